@@ -1,6 +1,6 @@
 """The programs that run on the pool's machines (nodes): bootstrap, agents, probe, kernels, trainer.
 
-A node may have only Python's standard library. So the code reads /proc instead of using psutil,
+Some nodes have no Python packages besides the standard library. So the code reads /proc instead of using psutil,
 `trialfleet.instance_aws` replaces boto3, and metrics are computed without scikit-learn.
 Only the kernels, the trainers, the GPU probe and the server of a gang's workers use torch or numpy.
 """
@@ -18,5 +18,5 @@ ORDER, SAID = "order.json", "agent.json"  # in WORDS: messages to and from the j
 CHECKPOINT_PACKAGE, RESULT_PACKAGE = "{}.checkpoint.tar", "{}.result.tar"  # by the trial's name
 GIVEN_PACKAGE = "{}.given.tar"  # input files that did not come with the job
 ENDED = "ended.json"  # first file of a result's package: the agent's report of the trial's end
-KERNELS = "kernels"  # the reference trainer gets this folder for GPUs and in gangs
+KERNELS = "kernels"  # the built-in trainer gets this folder for GPUs and in gangs
 NOT_ON_NODES = ("__pycache__",)  # names in that folder that are not sent

@@ -1,4 +1,4 @@
-"""The first process of a trial's job: `__main__` of the archive `agent.pyz`.
+"""The first process of a trial's job, which is `__main__` in the archive `agent.pyz`.
 
 python3 -I -S agent.pyz -- COMMAND…           trains trials, alone or as a member of a gang
 python3 -I -S agent.pyz --ranks -- COMMAND…   the same; outside of a gang, sets RANK=0, WORLD_SIZE=1
@@ -16,7 +16,7 @@ GANG = "TRIALFLEET_GANG"  # in the environment of a gang's job: its id, such as 
 
 
 def main() -> None:
-    """Run what the arguments ask for: the job's agent, or the server of a gang's workers."""
+    """Run the job's agent or the server of a gang's workers, as the arguments say."""
     words, job = sys.argv[1:], os.environ.get(GANG)
     live: Callable[[], None]
     if words[0] == "workers":

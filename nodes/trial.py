@@ -1,4 +1,4 @@
-"""The helper for trainers in Python, a single file: reports, checkpoints, result, exit codes.
+"""The helper for trainers in Python, a single file, for reports, checkpoints and results.
 
 It only needs the standard library. The shortest trainer::
 
@@ -46,10 +46,9 @@ This trainer evaluates two models on today's data, so that the study's gate can 
             t.evaluated(name, losses, loss=sum(losses) / len(losses))
         t.complete()
 
-If several processes train together, each may call start() and restore(), but only the process whose
-`rank` is 0 should write files. In a gang (`resources.nodes`), files that other ranks write are
-lost, and each checkpoint is sent to the access point when its `with` block ends.
-`trialfleet init --example ddp` writes such a trainer.
+If several processes train together, each may call start() and restore(). Only the process whose
+`rank` is 0 should write files. In a gang (`resources.nodes`: one trial on several machines), files
+that other ranks write are lost. `trialfleet init --example ddp` writes such a trainer.
 
 All files are in the folder of `trial.json`, whose path is in $TRIALFLEET_TRIAL:
 
@@ -99,7 +98,10 @@ and start the trainer again in that folder; result.json then appears there."""
 
 
 def start() -> Trial:
-    """Return this process's trial; if `trial.json` can't be used, exit with an explanation."""
+    """Return this process's trial.
+
+    Exit with an explanation if `trial.json` can't be used.
+    """
     return _start(_IMPORTED)
 
 
@@ -107,14 +109,14 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
     """Train this process's trial, and then the next trials of the same job.
 
     After `complete` or `stop` the process gets the job's next trial, if there is one. After any
-    other end, such as an exception, the process ends, and the next trial gets a new process. With a
-    single trial, or if you run the trainer by hand, this is the same as `train(start())`.
+    other end, such as an exception, the process ends, and the next trial gets a new process. If you
+    run the trainer by hand, this is the same as `train(start())`.
 
-    Each trial has its own working directory, stdout and stderr. In each trial, SIGTERM ends the
-    process unless the trial has called `restore`. The process keeps everything else from trial to
-    trial: imports, caches, a GPU's context, random state. So seed all random numbers in each
-    trial, and keep nothing that belongs to one trial. If a trial changes something that would
-    affect later trials, set its attribute `stays` to False: the next trial then gets a new process.
+    Each trial has its own working directory, stdout and stderr. The process keeps everything else
+    from trial to trial: imports, caches, a GPU's context, random state. So seed all random numbers
+    in each trial, and keep nothing that belongs to one trial. If a trial changes something that
+    would affect later trials, set its attribute `stays` to False. The next trial then gets a new
+    process.
 
     Call `run` in the main thread.
 
@@ -161,39 +163,41 @@ def _start(began: float) -> Trial:
 
 
 class Trial:
-    """A trial: one set of parameters, with which to train one region's model.
+    """One trial: its parameters and data, and the methods to report its progress and result.
 
     `start()` returns it. Use it in one thread only.
 
     Attributes:
         params: the hyperparameters and the study's constants. A parameter with a condition (`when`)
             is missing if this trial does not meet the condition.
-        seed: the number with which to seed every source of randomness. It is from 0 to 2³¹ - 1, a
-            range that NumPy, scikit-learn, LightGBM and torch all accept.
+        seed: the number with which to seed every source of randomness. It is from 0 to 2³¹ - 1, so
+            that NumPy, scikit-learn, LightGBM and torch all accept it.
         region: the region's name in the study.
         mode: "tune", "final" (train and write `model`) or "evaluate" (measure `models` on `data`).
         data: the region's data files, in the study's order.
         rank: this process's number, from 0, among the processes that train together.
-        world: the number of processes that train together; 1 if a trial is one process.
-        rendezvous: rank 0's address `tcp://HOST:PORT`, for torch's init_process_group; None if
-            $MASTER_PORT is not set.
-        generation: in a gang, a number that grows whenever a rank joins or is lost; new processes
+        world: the number of processes that train together, 1 for most trials.
+        rendezvous: the address of rank 0, `tcp://HOST:PORT`, for torch's init_process_group. It is
+            None if $MASTER_PORT is not set.
+        generation: in a gang, a number that grows whenever a rank joins or is lost. New processes
             then continue from the last checkpoint. Outside of a gang, it is 1.
         accelerator: "gpu" or "cpu".
-        gpus: the number of the trial's GPUs; 1 for a share of a GPU; 0 for the accelerator "cpu".
-        gpu_share: 1, or 1/N if N trials share a GPU. The trial sees the whole memory of that GPU,
-            and must not use the other trials' part.
-        metric: the name of the metric that is the objective; None if you run the trainer by hand.
+        gpus: the number of the trial's GPUs. It is 1 for a share of a GPU, and 0 for the
+            accelerator "cpu".
+        gpu_share: 1, or 1/N if N trials share a GPU. Such a trial sees the GPU's whole memory, but
+            must use only this share of it.
+        metric: the name of the metric that is optimised. It is None if you run the trainer by hand.
         direction: "maximize" or "minimize".
         device: the name of the processor that trains, which is written to the result. It is "cpu"
             unless the trainer sets it.
         stays: True by default. The trainer sets it to False if this process must not get another
-            trial; see `run`.
+            trial (see `run`).
         model: the folder for the model in mode "final".
         models: in mode "evaluate", the folders of two models of this trainer: `champion`, the
             current model, and `challenger`, the new one.
-        interrupted: True after SIGTERM, which means that the job must leave the machine: save, and
-            call `yield_node()` within seconds. Always False if `restore` was not called.
+        interrupted: True after SIGTERM, which means that the job must leave the machine. Then save
+            a checkpoint, and call `yield_node()` within seconds. Always False if `restore` was not
+            called.
     """
 
     def __init__(self, folder: Path, description: dict[str, Any], began: float = _IMPORTED) -> None:
@@ -236,9 +240,9 @@ class Trial:
     # Checkpoints
 
     def restore(self) -> Path | None:
-        """Return the folder of the last complete checkpoint; None if there is none.
+        """Return the folder of the last complete checkpoint, or None if there is none.
 
-        After this call SIGTERM does not end the process, but makes `should_checkpoint` return True.
+        After this call SIGTERM does not end the process. It makes `should_checkpoint` return True.
         """
         signal.signal(signal.SIGTERM, self._note_interrupt)
         self._saved_at = time.monotonic()
@@ -248,11 +252,11 @@ class Trial:
     def should_checkpoint(self) -> bool:
         """Return whether to save a checkpoint now.
 
-        This is True after SIGTERM. It is also True if `checkpoint_seconds` (a constant of the
-        study, 300 by default) have passed since the start and since the last checkpoint.
+        This is True after SIGTERM. It is also True when `checkpoint_seconds` have passed since the
+        start and since the last checkpoint. They are a constant of the study, 300 by default.
 
-        Outside of a gang, only `yield_node` sends a checkpoint to the access point: call
-        `yield_node` after each checkpoint. Then a sudden death of the machine loses at most about
+        Outside of a gang, call `yield_node` after each checkpoint, because nothing else sends the
+        checkpoint to the access point. Then a sudden death of the machine loses at most about
         `checkpoint_seconds` of work.
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
@@ -260,12 +264,11 @@ class Trial:
 
     @contextmanager
     def checkpoint(self) -> Iterator[Path]:
-        """Give an empty folder to save into.
+        """Give a `with` block an empty folder to save into.
 
-        The folder becomes the new checkpoint if the `with` block succeeds.
-
-        Until the block ends, and also if the block raises, the previous checkpoint stays valid. In
-        a gang, the end of the block waits until the checkpoint is sent or sending fails.
+        The folder becomes the new checkpoint when the block ends. If the block raises, the previous
+        checkpoint stays valid. In a gang, the end of the block also sends the checkpoint to the
+        access point, and waits for that.
         """
         previous = self._manifest["folder"]
         name = "b" if previous == "a" else "a"
@@ -314,10 +317,10 @@ class Trial:
     # Reports and results
 
     def report(self, step: int, **metrics: float) -> None:
-        """Report the metrics after a step: add a line to `progress.jsonl`.
+        """Report the metrics after a step, by a new line of `progress.jsonl`.
 
-        When a trial starts again from a checkpoint, `start` first removes the lines that were
-        written after that checkpoint, because the trial repeats these steps.
+        A trial that starts again from a checkpoint repeats the steps after that checkpoint. So
+        `start` removes the lines of these steps.
         """
         finite = _finite_metrics(metrics)
         values = {name: finite.get(name) for name in metrics}  # None for NaN, which JSON lacks
@@ -328,16 +331,16 @@ class Trial:
     def evaluated(
         self, name: str, losses: Iterable[float] | None = None, note: str = "", **metrics: float
     ) -> None:
-        """Report a model's losses and metrics; call `complete()` after the last model.
+        """Report a model's losses and metrics, in mode "evaluate".
 
-        This is for the mode "evaluate".
+        Call `complete()` after the last model.
 
         Args:
             name: the model's name in `models`, or "baseline" for a constant prediction.
             losses: the model's loss for each row. All models need the same rows in the same order.
-                The gate uses them to test whether a difference is due to chance.
+                From the losses, the gate tests whether a difference is due to chance.
             note: a remark for people, which the gate's verdict repeats.
-            metrics: as for `complete`; metrics that are not finite are left out.
+            metrics: the model's metrics. NaN and infinite values are left out.
         """
         self._evaluated[name] = {"metrics": _finite_metrics(metrics)} | (
             {"note": note} if note else {}
@@ -349,11 +352,13 @@ class Trial:
             (folder / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
 
     def complete(self, **metrics: float) -> NoReturn:
-        """Write the result and exit with 0; reject the trial if its objective is NaN or infinite.
+        """Write the result, and exit.
+
+        If the objective is NaN or infinite, the trial is rejected instead.
 
         Args:
-            metrics: values that `float()` accepts; NaN and infinite values are left out. In mode
-                "evaluate" the metrics are ignored.
+            metrics: the trial's metrics with the objective. NaN and infinite values are left out.
+                In mode "evaluate" the metrics are ignored.
 
         Raises:
             ValueError: the objective is not among the metrics, or a model was not evaluated.
@@ -373,7 +378,7 @@ class Trial:
         sys.exit(0)
 
     def stop(self, **metrics: float) -> NoReturn:
-        """Report that the trial was stopped early, with its last metrics, and exit with 0.
+        """Report that the trial was stopped early, with its last metrics, and exit.
 
         The metrics need not include the objective.
         """
@@ -381,7 +386,10 @@ class Trial:
         sys.exit(0)
 
     def reject(self, why: str) -> NoReturn:
-        """Report that these parameters can't be trained, and exit; the trial is not retried."""
+        """Report that these parameters can't be trained, for the reason `why`, and exit.
+
+        The trial is not retried.
+        """
         self._write_result("failed", metrics={}, error=why)
         print(f"rejected: {why}", file=sys.stderr)
         sys.exit(EXIT_REJECTED)
@@ -400,14 +408,14 @@ class Trial:
         self._has_result = True
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the manifest of the last checkpoint.
+        """Return the content of the last checkpoint's complete.json.
 
-        Return an empty manifest if there is no checkpoint, or if it is damaged. If another process
-        saves a new checkpoint meanwhile, return the manifest of that checkpoint.
+        If there is no checkpoint, or a damaged one, return an empty manifest.
         """
         while True:
             text = _read(self._checkpoints / "complete.json")
             manifest, problem = self._check(text)
+            # Another process may have saved a new checkpoint meanwhile: then read again.
             if manifest or _read(self._checkpoints / "complete.json") == text:
                 break
         if problem:
@@ -441,7 +449,7 @@ def _ranks() -> tuple[int, int, str | None]:
 
 
 def _send_checkpoint() -> None:
-    """In a gang, have the agent send the checkpoint, and wait until it has succeeded or failed."""
+    """In a gang, let the agent send the checkpoint, and wait until it has succeeded or failed."""
     if (agent := os.environ.get("TRIALFLEET_AGENT")) is None:
         return
     with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
@@ -454,9 +462,9 @@ def _send_checkpoint() -> None:
 
 
 def _agent() -> socket.socket | None:
-    """Return the socket by which the job's agent sends further trials.
+    """Return the socket on which the job's agent sends further trials.
 
-    Return None if the agent did not start this process, or if this was called before.
+    Return None if the agent did not start this process.
     """
     # Remove the variable, so that programs that the trainer starts don't inherit it.
     number = os.environ.pop("TRIALFLEET_STAYS", "")

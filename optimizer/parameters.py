@@ -31,7 +31,7 @@ def _check_scalar(given: object) -> Scalar:
 
 
 def scalar_problem(given: Scalar) -> LiteralString | None:
-    """Return why databases and samplers can't represent `given`, or None if they can."""
+    """Return why a database or a sampler can't represent `given`, or None if both can."""
     if isinstance(given, str):
         is_text = not any("\ud800" <= letter <= "\udfff" for letter in given)
         return None if is_text else "must be Unicode text without unpaired surrogates"
@@ -95,7 +95,7 @@ class Parameter(Section, ABC):
 
     @abstractmethod
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault as a pair: the name of the wrong field, and what is wrong with it."""
+        """Yield each fault of this parameter: the name of the wrong field, and what is wrong."""
 
     def from_unit(self, u: float) -> Scalar:
         """Map a number in [0, 1) to a possible value, such that all values are equally likely."""
@@ -126,7 +126,7 @@ class FloatParameter(Parameter):
 
     @property
     def count(self) -> int | None:
-        """The number of possible values, or None without a `step`."""
+        """The number of possible values, or None if there is no `step`."""
         if self.step is None:
             return None
         return (
@@ -140,7 +140,10 @@ class FloatParameter(Parameter):
         return float(_exact_decimal(self.low) + index * _exact_decimal(self.step))
 
     def from_unit(self, u: float) -> Scalar:
-        """Map a number in [0, 1) evenly to the range, or to its logarithms if `log` is set."""
+        """Map a number in [0, 1) evenly to the possible values.
+
+        If `log` is set, the map is even in the logarithm of the value instead.
+        """
         if self.step is not None:
             return super().from_unit(u)
         if not self.log:
@@ -182,7 +185,7 @@ class FloatParameter(Parameter):
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault as a pair: the name of the wrong field, and what is wrong with it."""
+        """Yield each fault of this parameter: the name of the wrong field, and what is wrong."""
         yield from _range_problems(self, self.step is not None, self._double_problems())
         if self.log and self.low <= 0:
             yield "low", f"must be above 0 with log: true, not {self.low}"
@@ -228,7 +231,10 @@ class IntParameter(Parameter):
         return self.low + index * self._stride
 
     def from_unit(self, u: float) -> Scalar:
-        """Map a number in [0, 1) evenly to the range, or to its logarithms if `log` is set."""
+        """Map a number in [0, 1) evenly to the possible values.
+
+        If `log` is set, the map is even in the logarithm of the value instead.
+        """
         if not self.log:
             return super().from_unit(u)
         lowest, highest = math.log(self.low - 0.5), math.log(self.high + 0.5)
@@ -264,7 +270,7 @@ class IntParameter(Parameter):
         return IntDistribution(self.low, self.high, log=self.log, step=self._stride)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault as a pair: the name of the wrong field, and what is wrong with it."""
+        """Yield each fault of this parameter: the name of the wrong field, and what is wrong."""
         yield from _range_problems(self, self.step not in {None, 1}, self._width_problems())
         if self.log and self.low < 1:
             yield "low", f"must be at least 1 with log: true, not {self.low}"
@@ -324,7 +330,7 @@ class CategoricalParameter(Parameter):
         return CategoricalDistribution(self.choices)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault as a pair: the name of the wrong field, and what is wrong with it."""
+        """Yield each fault of this parameter: the name of the wrong field, and what is wrong."""
         if len(self.choices) < 2:
             yield "choices", "needs two values or more; write a single value as a constant"
         if (count := len(self.choices)) > MOST_CHOICES:

@@ -64,8 +64,9 @@ class RegionStudy:
     ) -> None:
         """Load the study `name`, or create it if the database lacks it.
 
-        Every later `RegionStudy` of this `name` needs the same `space` and `previous`. `now`
-        returns the time in Unix seconds. TrialfleetError if the stored study has another direction.
+        `previous` has the results of earlier runs. Every later `RegionStudy` of this `name` must
+        have the same `space` and `previous`. `now` returns the time in Unix seconds.
+        TrialfleetError if the stored study has another direction than `settings`.
         """
         self.name = name
         self._storage = storage

@@ -1,4 +1,7 @@
-"""The types of a region's study: its settings, a new trial or a refusal, a trial's outcome."""
+"""The classes that a region's study uses: settings, answers to requests for a trial, outcomes.
+
+An answer is a trial (`Assignment`) or a refusal (`Refused`).
+"""
 
 from __future__ import annotations
 

@@ -101,7 +101,10 @@ class Ownership:
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Make this manager the owner. Return the previous owner if it was another, else None."""
+        """Make this manager the owner.
+
+        Return the previous owner if that was another manager, else None.
+        """
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:

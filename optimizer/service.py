@@ -52,7 +52,10 @@ class Reply:
 
 
 class Handler(Protocol):
-    """The work of the service: requests, events and background work, called by one thread only."""
+    """What the service does with requests, with messages of jobs, and in the background.
+
+    One thread calls all methods.
+    """
 
     def handle(self, words: list[str]) -> Reply:
         """Answer a request. A repeated request must have no further effect.
@@ -234,7 +237,7 @@ class _Loop:
             self._heard.set()
 
     async def _turn(self) -> bool:
-        """Wait, then serve a request or do a piece of background work. Return False to end."""
+        """Wait, then serve a request or do background work. Return whether to continue."""
         with suppress(TimeoutError):
             pause = QUIET_SECONDS if self._may_work else TICK_SECONDS
             async with asyncio.timeout(0 if self._requests else pause):
@@ -311,16 +314,17 @@ def _parse(received: bytes) -> list[str] | None:
     """Return a request's words, or None if bytes are missing. ValueError for an invalid request."""
     head, newline, content = received.partition(b"\n")
     if len(head) > LARGEST_HEAD or not (head or b"0").isdigit():
-        raise ValueError("it doesn't begin with its length")
+        raise ValueError("the first line isn't the length of the content")
     if not newline:
         return None
     length = int(head or b"0")
     if not 0 < length <= LARGEST_REQUEST or len(content) > length:
-        raise ValueError(f"its length, {length}, is wrong")
+        right = f"the length of the content, 1 to {LARGEST_REQUEST} bytes"
+        raise ValueError(f"the first line is {length}, but must be {right}")
     if len(content) < length:
         return None
     if not content.endswith(b"\0"):
-        raise ValueError("its last word does not end with a NUL")
+        raise ValueError("the last word does not end with a NUL")
     return [word.decode("utf-8", "surrogateescape") for word in content[:-1].split(b"\0")]
 
 

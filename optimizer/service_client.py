@@ -3,9 +3,9 @@
     trialfleet.programs ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
 The client prints the message in the service's reply, and exits with the exit code in the reply. If
-no service answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later). Once no
-service has answered for ten minutes, the exit code is 1, unless the cause may be temporary. The
-exit code is also 1 if the DAGMan that started the client has ended.
+no service answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later). After ten
+minutes without any answer, it is 1 instead, except if the cause may be temporary. The exit code is
+also 1 if the DAGMan that started the client has ended.
 
 DAGMan runs the client before and after every trial, so it must start as fast as Python itself.
 Therefore it is one file and avoids slow imports: socket, json and contextlib would take 14 ms.
@@ -160,7 +160,8 @@ def _exchange_messages(connection: Socket, words: list[str], folder: str) -> tup
 def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
     """Return the next bytes of a reply, or b"" at its end.
 
-    Raises ServiceError after REPLY_SECONDS without a byte.
+    If the service neither answers nor logs for NOTE_SECONDS, this is recorded in `folder`, with the
+    request's first `words`. Raises ServiceError after REPLY_SECONDS without a byte.
     """
     connection.settimeout(NOTE_SECONDS)
     silent = 0.0
@@ -197,8 +198,8 @@ def _logs(folder: str) -> bool:
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
     """Record why no service answers. Return for how many seconds this has been so.
 
-    `waiting` says that this client still waits for an answer. The result is infinite if the record
-    can't be written.
+    `waiting` says that this client still waits for an answer. Readers then ignore the record once
+    the service writes to its log. The result is infinite if the record can't be written.
     """
     import json
     import time

@@ -94,7 +94,10 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: entry.distribution() for name, entry in self.parameters.items()}
 
     def defaults(self) -> dict[str, Scalar]:
-        """Return each parameter's `default`, or else its middle value or its first choice."""
+        """Return each parameter's `default`.
+
+        A parameter without a `default` gets the middle of its range, or its first choice.
+        """
         return dict(self._defaults)
 
     @cached_property
@@ -141,7 +144,10 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         }
 
     def size(self) -> int | None:
-        """Return the number of combinations of all parameters, or None if it is infinite."""
+        """Return the number of combinations of all parameters' values, or None if it is infinite.
+
+        Conditions are ignored.
+        """
         counts = [entry.count for entry in self.parameters.values()]
         return None if None in counts else math.prod(count or 0 for count in counts)
 

@@ -155,7 +155,7 @@ def _parse_url(url: str) -> URL:
 
 
 def _has_tables(url: URL) -> bool:
-    """Return whether Optuna's tables exist. Optuna itself would create them."""
+    """Return whether Optuna's tables exist, without creating them as Optuna itself would."""
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         return False
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)

@@ -1,8 +1,8 @@
 """Reading a study's stored trials, if possible without Optuna, and ranking them.
 
 `trialfleet status` must answer at once, but Optuna with SQLAlchemy takes a second to import. So
-Python's own sqlite3 reads a SQLite file whose tables have the versions `TABLES`. Optuna reads all
-other versions and databases. Nothing here writes.
+Python's own sqlite3 reads a SQLite file if its tables have exactly the versions in `TABLES`. Optuna
+reads files with other versions, and all other databases. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class Reader(Protocol):
     """
 
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        """Return each study's trials by the study's name, if possible as of one moment."""
+        """Return each study's trials by the study's name.
+
+        If possible, all trials are read in one transaction.
+        """
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
         """Return one trial of each study with all its data: the trial with the given number.

@@ -1,8 +1,8 @@
 """SHA-256 checksums of files, with a cache, so that an unchanged file is read only once.
 
-A file counts as unchanged while its inode, size, mtime and ctime stay the same. Programs can't set
-the ctime. A checksum is valid if these four values were the same before and after the file was
-read.
+A file counts as unchanged while its inode, size, mtime and ctime stay the same. Programs can set
+the mtime, but not the ctime. A checksum is valid if these four values were the same before and
+after the file was read.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Checksums:
     def entry(self, path: Path) -> dict[str, Any]:
         """Return a file's path, state and `sha256`; OSError if the file can't be read.
 
-        `sha256` is None if the file has more bytes than may still be read, or if it changed during
-        every attempt to read it.
+        `sha256` is None if the file has more bytes than `max_bytes` still allows, or if the file
+        changed during every attempt to read it.
         """
         for _ in range(READS):
             state = FileState.from_file(path)
@@ -77,8 +77,8 @@ class Checksums:
         """Return the checksum of a file in the state `state`, from the cache or from the file.
 
         Return None if the file is no longer in this state and the cache has no checksum. Also
-        return None if the file has more bytes than may still be read, unless this object knows
-        the checksum already. Raises OSError if the file can't be read.
+        return None if the file has more bytes than `max_bytes` still allows, unless this object
+        knows the checksum already. Raises OSError if the file can't be read.
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:

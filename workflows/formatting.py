@@ -108,8 +108,8 @@ def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
     """Return a function that formats a parameter's values, with the same format for all numbers.
 
     `setting` formats values that aren't numbers, and all values if none is a float. If six decimals
-    show three significant digits of each number, all numbers get the same number of decimals.
-    Otherwise all numbers are shown with powers of ten.
+    show three significant digits of each number, all numbers get the same number of decimals, at
+    most six. Otherwise all numbers are shown with powers of ten.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):

@@ -40,7 +40,7 @@ def region_slug(name: str) -> str:
     """Return the slug of a region, a name that is safe in files and paths.
 
     A name that looks like a slug is its own slug, unless it is a reserved word of DAG files. The
-    slug of any other name is an ASCII form of the name with a hash.
+    slug of any other name is an ASCII form of the name, followed by a hash of it.
     """
     if _PLAIN_SLUG.fullmatch(name) and name.lower() not in _RESERVED:
         return name

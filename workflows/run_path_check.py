@@ -44,14 +44,14 @@ def place_warning(place: Path) -> str | None:
 def main() -> None:
     """Check the folder that `sys.argv[1]` names; InputError if it can't be a run's folder.
 
-    HTCondor must be able to use its path, and this user must be able to write to the folder or to
-    create it.
+    HTCondor must be able to use the folder's path, and this user must be able to write to the
+    folder or to create it.
     """
     place = usable_place(Path(sys.argv[1]))
     if not is_transferable(str(place)):
         raise InputError(
             f"the path of the run's folder {str(place)!r} has a comma, which HTCondor's file "
-            "transfer can't handle: rename the folder with the comma"
+            "transfer can't handle: rename the folder that has the comma in its name"
         )
     existing = next(folder for folder in (place, *place.parents) if folder.exists())
     if not os.access(existing, os.W_OK):

@@ -25,8 +25,8 @@ AGAIN, OVER = 1, 3  # exit codes: after AGAIN systemd retries, after OVER it doe
 def main() -> int:
     """Run the bootstrap and return the exit code.
 
-    The code is 0 if the bootstrap succeeds or reboots the machine. It is AGAIN after a failure that
-    systemd should retry, and OVER after any other failure.
+    The code is 0 if the bootstrap succeeds or reboots the machine. It is AGAIN after a failure if
+    systemd should run the bootstrap again, and OVER after any other failure.
     """
     log = Log(Host().place(FILE))
     host = Host(say=log.write)
@@ -65,7 +65,8 @@ def take_steps(node: steps.Node) -> int:
 def reboot(node: steps.Node) -> int:
     """Reboot this machine, and return the exit code.
 
-    The driver's option only takes effect after a reboot. A failure to reboot is logged.
+    After the reboot, the option of NVIDIA's driver (see driver.py) takes effect. A failure to
+    reboot is logged.
     """
     node.tell(f"driver: {driver.STILL}; rebooting once")
     try:

@@ -50,7 +50,8 @@ def make(host: Host) -> None:
 def settings() -> str:
     """Return the lines of HTCondor's configuration that give each slot its account.
 
-    The setting `SLOT1_USER` is the account of slots that only hold common files.
+    HTCondor uses the setting `SLOT1_USER` for slots that only hold common files. Its account runs
+    no jobs.
     """
     slots = (f"SLOT1_{slot}_USER = {name(slot)}\n" for slot in range(1, SLOTS + 1))
     return f"SLOT1_USER = {FILES}\n" + "".join(slots)

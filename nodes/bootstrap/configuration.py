@@ -61,7 +61,7 @@ def text(instance: Instance, driver: str, execute: str, python: str) -> str:
     """Return the part of HTCondor's configuration that differs between instances.
 
     The node advertises `driver`, the state of the NVIDIA driver's option (see driver.py). Jobs run
-    in the folder `execute`. `python` is the path of their Python.
+    in the folder `execute`. `python` is the path of the Python that jobs use.
     """
     price = "undefined" if instance.price is None else repr(instance.price)
     return f"""\
@@ -101,7 +101,7 @@ def write_verdict(host: Host, ad: str) -> None:
     """Write `ad`, a ClassAd with the GPU probe's verdict, into HTCondor's configuration.
 
     HTCondor advertises this verdict until it has run the probe itself. The list of offline GPUs is
-    deleted.
+    deleted: a GPU that is listed when HTCondor starts can't be brought online later.
     """
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]

@@ -40,8 +40,8 @@ class RebootError(Exception):
 def prepare(host: Host) -> str:
     """Install the driver if needed, set its option, and return the option's state, such as SET.
 
-    Raise RebootError, at most once, if the option only takes effect after a reboot. Raise StepError
-    if the GPU's driver can't be installed.
+    Raise RebootError if the option only takes effect after a reboot, unless an earlier call on this
+    machine has raised it. Raise StepError if the GPU's driver can't be installed.
     """
     module = find_module(host)
     if module is None and has_device(host.root):
@@ -144,7 +144,7 @@ def value(host: Host) -> int | None:
 
 
 def reload(host: Host) -> None:
-    """Reload the driver, so that it reads its options. A driver that is in use stays loaded."""
+    """Reload the driver, so that it reads its options. A driver that is in use is not reloaded."""
     loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
     kept = [name for name in USERS if name in loaded]
     if host.has("nvidia-persistenced"):

@@ -70,9 +70,10 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Ask the pool's manager for the instance, and return the name of its slot and an error.
+    """Return the name of the instance's slot in the pool, and the error of the request for it.
 
-    The name is "" if the manager doesn't list the instance. The error is "" if the manager answers.
+    The name is "" if the pool's manager doesn't list the instance. The error is "" if the manager
+    answers.
     """
     condition = f'TrialfleetInstance == "{instance}"'
     try:

@@ -1,4 +1,4 @@
-"""The folder for jobs, on the instance's local NVMe disk or else on its root volume."""
+"""The folder for jobs, on a local NVMe disk, or on the root volume if there is no such disk."""
 
 from __future__ import annotations
 

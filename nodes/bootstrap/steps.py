@@ -71,8 +71,8 @@ def time_left(node: Node) -> float:
 def prepare_driver(node: Node) -> str:
     """Install NVIDIA's driver and set its option.
 
-    Raise RebootError if this machine must reboot for the option. If an image is being prepared, no
-    reboot is needed.
+    Raise RebootError if this machine must reboot for the option. If an AMI
+    will be made from this machine, no reboot is needed, because the AMI's machines boot anyway.
     """
     try:
         node.driver = driver.prepare(node.host)
@@ -123,7 +123,7 @@ def probe(node: Node) -> str:
 
 
 def tell_probe(node: Node) -> None:
-    """Write the readings that only root can take to a file for the GPU probe.
+    """Write a file for the GPU probe, with the readings that only root can take.
 
     Without an NVIDIA driver, nothing is written. If the manager is unreachable, the file has no
     measurements of other nodes.

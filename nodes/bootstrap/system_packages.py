@@ -92,7 +92,8 @@ def try_install(host: Host, *packages: str) -> bool:
 def _run_apt(host: Host, *arguments: str) -> None:
     """Run apt-get, and raise StepError if it fails.
 
-    It waits for another apt-get that is running, and first completes an interrupted installation.
+    If another apt-get is running, wait for its end. If an earlier installation was interrupted,
+    complete it first.
     """
     end, repaired = time.monotonic() + PATIENCE, False
     while True:

@@ -8,10 +8,10 @@ agent on the list starts new workers. An agent writes its own state to another f
 point. The agent runs until all trials are trained, or until its job must leave its slot. Its exit
 code is one of these:
 
-    0, 1, …    the code in the roster: nothing is left to train
+    0, 1, …    nothing is left to train; the keeper has written this code to the roster
     85         its machine is being vacated: HTCondor starts the job again elsewhere
-    86         too few of the gang's jobs have a slot, or this machine is at fault: the job waits in
-               the queue, and another gang that also lacks slots can have this slot
+    86         too few of the gang's jobs have a slot, so another gang may have this one; or this
+               machine is at fault, such as by a full disk. The job waits in the queue
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.p
 
 
 class Agent:
-    """The agent of one job of a gang, which runs the trainer's command in `per_job` workers."""
+    """The agent of one job of a gang, which starts `per_job` workers with the trainer's command."""
 
     def __init__(
         self, command: list[str], cluster: int, proc: int, per_job: int, channel: Channel
@@ -205,8 +205,8 @@ class Agent:
     def _vacate(self, roster: Roster | None) -> int | None:
         """End this job's part in the gang, because its machine is being vacated.
 
-        Return None while the gang still needs this job, at most for LEAVE_SECONDS, and then the
-        exit code.
+        Each turn calls this method. It returns None while workers run here or files for the gang
+        are still here, but for at most LEAVE_SECONDS. After that, it returns the exit code.
         """
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:

@@ -66,7 +66,7 @@ class Carrier:
         return True
 
     def _send_by_s3(self, package: Package, local: Path) -> None:
-        """Upload the file `local` to S3, and replace its content by its size and hash.
+        """Upload the file `local` to S3, then overwrite `local` with the file's size and hash.
 
         Without a presigned URL, or if S3 fails, the file stays as it is.
         """

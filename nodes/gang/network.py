@@ -19,8 +19,8 @@ _OUTSIDE = ("192.0.2.1", 9)  # an unused address, to look up the default route; 
 def own_address() -> str:
     """Return the IP address at which other machines reach this one.
 
-    It comes from the slot's ClassAd. Without one there, it is that of the interface with the
-    default route.
+    The address comes from the slot's ClassAd. If the ClassAd has no address, return the address of
+    the interface with the default route.
     """
     ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)

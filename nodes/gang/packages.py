@@ -1,8 +1,8 @@
 """Names of the tar files (packages) with a gang's checkpoints and results.
 
 The packages are in the folder `words/gang` on the access point. A generation of the gang is a
-period with the same ranks. A package's name has the number of the generation, so that a late
-package of a rank that counted as lost can be recognised.
+period with the same ranks. A package's name has the number of the generation. So a package
+that arrives late, from a rank that already counted as lost, can be recognised.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
 
 
 class Package(NamedTuple):
-    """The parts of a package's name. Later checkpoints compare as greater."""
+    """The parts of a package's name. The package of a later checkpoint compares as greater."""
 
     kind: str  # CHECKPOINT or RESULT
     generation: int  # the generation that made it

@@ -1,4 +1,4 @@
-"""The workers (training processes) of a gang on one machine. If one fails, all of them are ended."""
+"""The workers (training processes) of a gang on one machine. If one fails, all are ended."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Part:
 
     Attributes:
         folder: the trial's folder in the present generation.
-        over: the exceeded limit for which the workers were ended, "memory", "time", "disk" or
-            "files", or "" if there is none.
+        over: the exceeded limit for which the workers were ended: "memory", "time", "disk" or
+            "files". It is "" if no limit was exceeded.
         code: 0 if all workers of the latest generation succeeded, else the exit code of one that
             failed or was killed.
         checkpoint_at_start: the state of the checkpoint with which this generation began.

@@ -114,7 +114,7 @@ class Peers:
         self._listener.close()
 
     def update(self) -> None:
-        """Accept other agents' probes, and start or finish this agent's own, without waiting."""
+        """Accept other agents' probes, and start or finish this agent's probes, without waiting."""
         with suppress(OSError):
             while True:
                 self._listener.accept()[0].close()

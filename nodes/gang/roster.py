@@ -31,7 +31,7 @@ class Roster:
     def from_json(text: bytes | None, cluster: int) -> Roster | None:
         """Return the roster in `text`, or None if it is missing or invalid.
 
-        Return None, too, if it belongs to another job cluster than `cluster`.
+        Return None, too, if the ids of the roster's jobs begin with another number than `cluster`.
         """
         try:
             plain = json.loads(text or b"null")

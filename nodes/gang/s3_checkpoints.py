@@ -39,7 +39,7 @@ class Links:
 
     @staticmethod
     def from_json(text: bytes | None) -> Links:
-        """Return the URLs in `text`. There are none if it is missing or invalid."""
+        """Return the URLs in `text`, or no URLs if `text` is missing or invalid."""
         try:
             plain = json.loads(text or b"{}")
             return Links(dict(plain.get("put", {})), dict(plain.get("get", {})))

@@ -72,9 +72,9 @@ class Agent:
         return (order.code & 0xFF) << 8
 
     def _first(self) -> Order | int:
-        """Return the first order, or the wait status of its trial if that is already trained.
+        """Return the first order, or the wait status of a trial that is already trained.
 
-        An earlier agent of this job may have trained the trial of the order that came with the job.
+        The wait status is returned if an earlier agent of this job has trained the order's trial.
         """
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
@@ -102,7 +102,7 @@ def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
     """Call `live` with the job's channel to the access point, then end this process.
 
     The process ends with the wait status that `live` returns. If `live` raises OSError, for example
-    on a full disk, the exit code is `failure_status`. Outside of an HTCondor job, `live` is not
+    on a full disk, the process exits with the code `failure_status`. Outside of an HTCondor job, `live` is not
     called, and the exit code is 1.
 
     Before the process ends, all its descendants are killed. After exit code 85 HTCondor restarts

@@ -30,7 +30,8 @@ _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36  # prctl's PR_…
 class Channel:
     """The job's channel to its access point.
 
-    `text` is the content of HTCondor's chirp file, `file`. Raise ValueError if it is invalid.
+    `file` is HTCondor's chirp file, and `text` is its content. The constructor raises ValueError if
+    `text` is invalid.
     """
 
     def __init__(self, file: Path, text: str) -> None:

@@ -48,11 +48,11 @@ class Events:
         return self._wanted_back_at is not None
 
     def is_free(self) -> bool:
-        """Return True until the machine begins to be vacated."""
+        """Return True as long as HTCondor doesn't vacate the machine."""
         return not self.is_wanted_back
 
     def has_time(self) -> bool:
-        """Return True until LEAVE_SECONDS after the machine began to be vacated."""
+        """Return False once HTCondor has been vacating the machine for LEAVE_SECONDS."""
         at = self._wanted_back_at
         return at is None or time.monotonic() <= at + LEAVE_SECONDS
 

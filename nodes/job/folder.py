@@ -44,7 +44,7 @@ class Folders:
         self._trials.mkdir()
 
     def find_changed_input(self) -> str | None:
-        """Return the path of an input file of the job that has changed, or None."""
+        """Return the path of an input file that has changed since the agent began, or None."""
         return next((file for file, was in self._states.items() if _state(file) != was), None)
 
     def make(self, order: Order) -> Path:
@@ -59,7 +59,7 @@ class Folders:
         return folder
 
     def prepare(self, *kept: Path) -> None:
-        """Remove previous trials' folders except `kept`, and prepare the next trial's folder."""
+        """Remove previous trials' folders except `kept`, and prepare a folder for `make` to use."""
         for path in self._trials.iterdir():
             if path not in kept:
                 _remove(path)

@@ -1,4 +1,4 @@
-"""The messages between a job's agent and its access point.
+"""Messages between a job's agent and its access point, repeated until the answer comes.
 
 In the folder `words/` the agent writes `agent.json`, and the access point writes `order.json`. A
 message has a token, which identifies the agent, and a number, the turn. The order that answers the
@@ -83,7 +83,7 @@ class Order:
 
 
 def build_message(**words: object) -> bytes:
-    """Return a message of the agent as JSON text, with the present time."""
+    """Return a message of the agent as JSON text, with `words` and the present time."""
     return json.dumps({"schema": SCHEMA, **words, "time": time.time()}).encode()
 
 

@@ -29,7 +29,7 @@ class DamagedPackageError(OSError):
 
 
 class TooLargeError(Exception):
-    """The files for a package exceed `limit`, the total size ("disk") or the number ("files")."""
+    """The files for a package are too large (`limit` is "disk") or too many ("files")."""
 
     def __init__(self, limit: str, message: str) -> None:
         super().__init__(message)
@@ -78,8 +78,8 @@ def find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]
     """Yield each file and folder that `pack` would pack, as its path and its name in the package.
 
     Other entries, such as a link to a missing file or an unreadable folder, are left out. In the
-    folder `model` they are kept, and `pack` writes them as devices. So a reader refuses a package
-    with an incomplete model.
+    folder `model`, they are yielded, too, and `pack` writes them as device files. Unpacking refuses
+    device files, and so refuses a package with an incomplete model.
     """
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]
@@ -167,7 +167,7 @@ def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> N
 
 
 def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
-    """Unpack a package that comes in blocks into the folder `into`, like `unpack_file`."""
+    """Unpack a package, given as blocks, into the folder `into`, like `unpack_file`."""
     unpack_file(cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK)), into)
     for _ in blocks:  # read the data after the package's end, too
         pass
@@ -211,7 +211,7 @@ def _read_members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
         if header.type == tarfile.GNUTYPE_LONGNAME:
             if header.size > _LONGEST_NAME:
-                raise DamagedPackageError("a name is too long")
+                raise DamagedPackageError("the name of a file is too long")
             long_name = _read(package, header.size).rstrip(b"\0").decode()
             _read(package, -header.size % tarfile.BLOCKSIZE)
             continue

@@ -35,7 +35,7 @@ class PackageTransfer:
         self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")
 
     def take_input(self, order: Order, folder: Path) -> bool:
-        """Fetch the trial's input and checkpoint into `folder`; return whether the input is usable.
+        """Fetch the trial's input and checkpoint into `folder`. Return whether the input is usable.
 
         If it isn't, the reason is written to the trial's standard error. A damaged checkpoint is
         ignored.
@@ -77,8 +77,9 @@ class PackageTransfer:
     ) -> None:
         """Send the files `names` of `folder` as `package`, and retry until it has arrived.
 
-        The package begins with the files in `first`, which the trainer can't forge. Raise
-        TooLargeError if the files are too large. Raise WantedBackError if the job must end first.
+        The package begins with the files in `first`. The trainer can't forge them, because its own
+        files come later. Raise TooLargeError if the files are too large. Raise WantedBackError if
+        the job must end first.
         """
         put = partial(self._put, package, names, folder, first)
         until_done(put, self._events, self._events.has_time)
@@ -106,9 +107,10 @@ class PackageTransfer:
             raise
 
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
-        """Return whether HTCondor, after a restart, is removing this job's files.
+        """Return whether HTCondor is removing this job's files, as it does after its own restart.
 
-        `before` has the names of the files that were to be packed.
+        `before` has the names of the files that were to be packed. If all of them and the job's
+        ClassAd still exist, the answer is False.
         """
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):

@@ -50,7 +50,7 @@ class Reports:
     def send(self) -> None:
         """Send new complete lines of progress.jsonl.
 
-        The first call replaces the file on the access point that receives them.
+        The first call replaces `words/reports.jsonl`; later calls append to it.
         """
         progress = self._folder / PROGRESS
         size = progress.stat().st_size if progress.exists() else 0
@@ -60,7 +60,7 @@ class Reports:
             self._send_new(progress)
 
     def send_printed(self) -> None:
-        """Send the trial's new output. The files that receive it begin with the trial's name."""
+        """Send the trial's new output. In the remote files, a line with the trial's name precedes it."""
         for printed in self._printed:
             printed.send()
 
@@ -79,7 +79,7 @@ class Reports:
                 self._begun, self._sent = True, self._sent + len(whole)
 
     def take_order(self) -> bool:
-        """Copy an order to stop this trial into its folder, and return whether there is one."""
+        """Return whether there is an order to stop this trial, and copy it into the trial's folder."""
         text = self._chirp.read(f"{WORDS}/{STOP}") or b"{}"
         try:
             if json.loads(text).get("trial") != self._trial:
@@ -133,7 +133,7 @@ class Exchange:
         self._is_to_stop = False
 
     def turn(self) -> tuple[bool, float]:
-        """Transfer what is new; return whether the trial must stop, and when to call `turn` again.
+        """Transfer what is new. Return whether the trial must stop, and when to call `turn` again.
 
         The time is by `time.monotonic`.
         """

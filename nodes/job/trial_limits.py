@@ -14,7 +14,7 @@ class Bounds:
     """Checks a trial's limits.
 
     `over` is the exceeded limit, "memory" or "time", or None. The trial may run until the time
-    `until`, by `time.monotonic`, or without a limit if this is infinity.
+    `until`, by `time.monotonic`. If `until` is infinity, the time has no limit.
     """
 
     def __init__(self, processes: ProcessTree, memory_mb: float | None, until: float) -> None:

@@ -1,4 +1,4 @@
-"""The operators as typed functions. Importing this module loads the kernels, or builds them first.
+"""The operators as typed functions, by our kernels or, if these can't be built, by plain torch.
 
 plain.py documents each operator. IMPLEMENTATION says which kernels are loaded: "cuda", "cpu" or
 "plain". REASON says why they aren't "cuda". It is "" for "cuda". A library for CUDA also has

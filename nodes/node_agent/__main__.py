@@ -21,7 +21,7 @@ IMDS_TIMEOUT = 2.0  # seconds; the metadata service answers within milliseconds 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Watch the node until it shuts down; return 0, or 2 if the settings can't be used."""
+    """Watch the node until it shuts down. Return 0, or 2 if the settings can't be used."""
     parser = argparse.ArgumentParser(prog="trialfleet.nodes.node_agent", description=__doc__)
     parser.add_argument(
         "--settings",

@@ -1,8 +1,8 @@
-"""The rules by which an EC2 node drains, shuts down and takes sick GPUs offline; no side effects.
+"""The rules by which an EC2 node drains, shuts down and takes sick GPUs offline.
 
 The machine leaves the pool for one of these causes, the strongest first. "Drain" means that the
-machine evicts its jobs and takes no new ones; "off" means that it shuts down. "Empty" means that no
-job has a slot. The lease is an end time in a tag of the instance; the manager renews this tag.
+machine evicts its jobs and takes no new ones. "Off" means that it shuts down. "Empty" means that no
+job has a slot. The lease is an end time in a tag of the instance, which the manager renews.
 
 cause         when                                        then
 interruption  AWS takes the spot instance back            drain; AWS ends it two minutes later
@@ -16,9 +16,8 @@ idle          empty for `idle_minutes`                    drain if still empty; 
 After `fence` and `failures` the machine stays on longer, so that a person can inspect it. Sick GPUs
 are no cause to leave. They are taken offline if another GPU is healthy.
 
-While there is a cause to leave, each step (a call of `decide`) asks the startd, HTCondor's daemon
-on this machine, to drain, unless the startd reports that it already drains. So a startd that was
-restarted drains, too.
+While there is a cause to leave, each call of `decide` asks HTCondor's daemon on this machine (the
+startd) to drain if it isn't draining. So a startd that was restarted drains, too.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Startd:
 
 @dataclass(frozen=True)
 class Seen:
-    """The agent's observations of one step."""
+    """What the agent has observed in one step."""
 
     now: float  # UNIX seconds, to compare with other programs' times
     uptime: float  # seconds since boot, for durations: a monotonic clock
@@ -80,7 +79,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the agent remembers from step to step; it is saved to a file, to survive a crash."""
+    """What the agent remembers from step to step. It is saved to a file, to survive a crash."""
 
     joined: bool = False  # the node has been in the collector; the shutdown at boot is cancelled
     expires: float | None = None  # the last known end of the lease, UNIX seconds
@@ -105,9 +104,9 @@ class Decision:
 
 
 def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
-    """Return what to do, given the memory before this step and the observations of this step.
+    """Return what the agent is to do in this step.
 
-    The node leaves if no job has had a slot for `idle_minutes`. If `idle_minutes` is 0, the node
+    `memory` is from the step before, and `seen` has what was observed in this step. The node leaves if no job has had a slot for `idle_minutes`. If `idle_minutes` is 0, the node
     never leaves for this cause.
     """
     after = after_drain_cancelled(update_memory(memory, seen), seen)
@@ -130,7 +129,8 @@ def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the GPUs to take offline, from a slot's ClassAd.
 
-    Return None if the probe found no healthy GPU or has not reported yet: then nothing is changed.
+    If the probe has not found the machine healthy, return None, which changes nothing. A healthy
+    machine may have some sick GPUs.
     """
     if slot.get(HEALTHY) is not True:
         return None
@@ -138,11 +138,7 @@ def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def update_memory(memory: Memory, seen: Seen) -> Memory:
-    """Return `memory` with values from `seen`.
-
-    The values are the end of the lease, whether the node has joined, and since when it has been
-    idle.
-    """
+    """Return `memory` with `joined`, `expires` and `idle_since` updated from `seen`."""
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
     return replace(
@@ -154,12 +150,11 @@ def update_memory(memory: Memory, seen: Seen) -> Memory:
 
 
 def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
-    """Return `memory`, without its cause to leave if the machine may stay after all.
+    """If the machine may stay after all, return `memory` without its cause to leave.
 
-    The machine may stay if the cause is `idle` and a job started before the drain. It may also stay
-    if a person cancelled the drain (`condor_drain -cancel`), except for the causes in LASTING. If
-    the startd drains, the cause does not change, and `leaving.drained` is set to the startd's start
-    time.
+    Otherwise the cause remains. A machine that was to leave because it was idle may stay if a job
+    has started and no drain has begun. After a person has cancelled
+    the drain (`condor_drain -cancel`), the machine may stay unless its cause is in LASTING.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:
@@ -174,16 +169,16 @@ def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
 
 
 def stronger_cause(earlier: Leaving | None, found: Leaving | None) -> Leaving | None:
-    """Return the stronger of two causes to leave; `earlier` if they are equally strong.
+    """Return the stronger of two causes to leave, or None if both are None.
 
-    Return None if both are None.
+    If they are equally strong, return `earlier`.
     """
     both = [one for one in (earlier, found) if one is not None]
     return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
 
 
 def cause(memory: Memory, seen: Seen, idle_minutes: float) -> Leaving | None:
-    """Return the strongest cause to leave the pool that applies now; None if none applies."""
+    """Return the strongest cause to leave the pool that applies now, or None if none applies."""
     failed = burst(seen.failures, FAILURES, FAILURE_SECONDS, memory.failures_reset)
     reasons = {
         "interruption": seen.interruption and f"spot interruption: {seen.interruption}",
@@ -216,7 +211,7 @@ def token_reason(seen: Seen) -> str | None:
 
 
 def failure_reason(failed: tuple[Failure, ...]) -> str:
-    """Return why the node leaves after these failures: a text with each job and how it ended."""
+    """Return the reason to leave after these failures, with each job and how it ended."""
     listed = ", ".join(f"{one.job} {one.how}" for one in failed)
     return f"{len(failed)} jobs failed here within {FAILURE_SECONDS:.0f} s: {listed}"
 
@@ -233,7 +228,7 @@ def idle_reason(memory: Memory, seen: Seen, idle_minutes: float) -> str | None:
 
 
 def power_off(memory: Memory, seen: Seen, idle_minutes: float) -> str | None:
-    """Return why the machine must be shut down now; None if it must stay on."""
+    """Return why the machine must be shut down now, or None if it must stay on."""
     leaving = memory.leaving
     if leaving is None:
         return None

@@ -2,7 +2,7 @@
 
 When a job leaves the machine, the startd (HTCondor's daemon here) adds a ClassAd to the file that
 the setting STARTD_HISTORY names. It adds none for a job that saves a checkpoint (exit code 85) and
-restarts here at once. HTCondor 25.14 writes these attributes (-: the ClassAd lacks it):
+restarts here at once. HTCondor 25.14 writes these attributes (- means that one is missing):
 
 what happened                              ExitCode   ExitBySignal  VacateReasonCode
 exits by itself                            its code   false         -
@@ -11,7 +11,7 @@ OOM killer, kill -9 of the job)            -          true          -
 never started (no such program here),
 or its starter was killed                  -          false         -
 vacated, removed, held, over its time,
-its schedd gone                            whatever   whatever      1009, 1017
+its schedd gone                            whatever   whatever      1009 or 1017
 the startd drains / is shut down           whatever   whatever      1014 / 1013
 
 A job with VacateReasonCode was ended from outside, so it does not count as failed. JobStatus is
@@ -53,7 +53,7 @@ def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
 
 
 def failure_text(ad: Mapping[str, Any]) -> str | None:
-    """Return how the job of this ClassAd failed; None if it succeeded or was ended from outside."""
+    """Return how the job of this ClassAd failed, or None if it did not fail."""
     if ad.get("VacateReasonCode") is not None:
         return None
     if ad.get("ExitBySignal"):

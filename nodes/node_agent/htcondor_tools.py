@@ -1,7 +1,7 @@
-"""Calls of HTCondor's tools on a node: read its state and failed jobs, drain, take GPUs offline.
+"""Calls HTCondor's tools on a node, for example to read its state or to drain it.
 
 Only `in_collector` and `bandwidths` need the manager. The address of the startd, HTCondor's daemon
-here, is in a file on this machine. The tools run as root; the daemon recognises root by HTCondor's
+here, is in a file on this machine. The tools run as root. The daemon recognises root by HTCondor's
 authentication method FS.
 """
 
@@ -30,8 +30,8 @@ LOOKED_AT = ("Name", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK
 class Condor:
     """This machine's HTCondor.
 
-    Its tools read the configuration file that $CONDOR_CONFIG names, or else HTCondor's default
-    file.
+    Its tools read the configuration file that $CONDOR_CONFIG names. If this variable is not set,
+    they read HTCondor's default file.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Condor:
         self._name = self._instance = ""
 
     def read_startd(self) -> Startd | None:
-        """Return the state of this machine's startd; None if the startd doesn't answer."""
+        """Return the state of this machine's startd, or None if the startd doesn't answer."""
         wanted = ",".join((*LOOKED_AT, *slots.ATTRIBUTES, privileged_readings.INSTANCE))
         try:
             ads = query([*STATUS, "-direct", self._address(), "-attributes", wanted])
@@ -61,10 +61,10 @@ class Condor:
         )
 
     def in_collector(self) -> bool:
-        """Return whether the manager's collector lists this machine's startd.
+        """Return whether the pool's manager lists this machine.
 
-        Return False if the collector doesn't answer, or if `read_startd` has not found the startd
-        before.
+        Call `read_startd` first, which finds the machine's name. If the manager doesn't answer,
+        return False.
         """
         wanted = ["-constraint", f'Name == "{self._name}"', "-attributes", "Name"]
         try:
@@ -76,7 +76,7 @@ class Condor:
         """Ask the startd to take no more jobs and to evict its jobs, which may save checkpoints.
 
         The startd's ClassAd then shows `reason` as DrainReason. Raise StepError if the request
-        fails. If `only_idle` is True, the request also fails if a job holds a slot.
+        fails. With `only_idle`, the request also fails if a job holds a slot.
         """
         condition = ["-check", slots.IS_FREE] if only_idle else []
         try:
@@ -86,7 +86,7 @@ class Condor:
         run("condor_drain", "-graceful", "-reason", reason, *condition, address)
 
     def take_offline(self, gpus: Sequence[str]) -> None:
-        """Give jobs only the GPUs that are not in `gpus`; raise StepError if that fails."""
+        """Let jobs use all GPUs except `gpus`. Raise StepError if that fails."""
         # If the list has several folders, the last one is the machine's own; others are packages'.
         folders = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()
         if not folders:
@@ -100,7 +100,7 @@ class Condor:
             raise StepError(f"{file}: {error}") from error
 
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
-        """Return the memory bandwidths (GB/s) of all other machines' GPUs, by the GPUs' model.
+        """Return the memory bandwidths in GB/s of all other machines' GPUs, by the GPUs' model.
 
         If the manager can't be reached, return the last known values.
         """
@@ -126,7 +126,7 @@ class Condor:
         return self._failures
 
     def starter_lives(self) -> bool:
-        """Return whether a job runs here: then /proc lists a process `condor_starter`."""
+        """Return whether a job runs here, which /proc shows as a process `condor_starter`."""
         names = (Host(Path("/")).read(str(path)).strip() for path in PROC.glob("[0-9]*/comm"))
         return "condor_starter" in names
 
@@ -143,7 +143,10 @@ class Condor:
 
 
 def query(command: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the ClassAds that a tool prints in JSON; StepError if it fails or prints no JSON."""
+    """Return the ClassAds that a tool prints in JSON.
+
+    Raise StepError if the tool fails or prints no JSON.
+    """
     text = run(*command).strip()
     try:
         return from_json(text)
@@ -152,5 +155,5 @@ def query(command: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def run(*command: str) -> str:
-    """Run an HTCondor tool and return its output; StepError if it fails or takes too long."""
+    """Run an HTCondor tool and return its output. Raise StepError if it fails or takes too long."""
     return Host().run(*command, seconds=TIMEOUT)

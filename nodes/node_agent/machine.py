@@ -1,4 +1,4 @@
-"""Actions on the machine: shut it down, cancel the shutdown scheduled at boot, save readings."""
+"""Shuts the machine down, cancels the shutdown scheduled at boot, and saves readings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SECONDS = 30  # time limit for a program of the system, such as `shutdown`
 
 
 def tell_probe(readings: PrivilegedReadings) -> None:
-    """Save readings that only root can take, for the GPU probe; raise OSError if that fails."""
+    """Save, for the GPU probe, readings that only root can take. Raise OSError on failure."""
     Host().write(FILE, readings.text())
 
 
 def token_expiry(host: Host) -> float | None:
-    """Return when the node's token expires, in UNIX seconds; None if it can't be read."""
+    """Return when the node's token expires, in UNIX seconds, or None if it can't be read."""
     try:
         _, payload, _ = host.read(TOKEN).split(".")
         return float(json.loads(base64.urlsafe_b64decode(f"{payload}=="))["exp"])
@@ -35,7 +35,7 @@ def cancel_switch() -> None:
 
 
 def power_off(reason: str) -> None:
-    """Shut the machine down now, which terminates the EC2 instance; StepError on failure."""
+    """Shut the machine down, which terminates the EC2 instance. Raise StepError on failure."""
     host = Host()
     try:
         host.run("shutdown", "-P", "now", f"trialfleet: {reason}", seconds=SECONDS)

@@ -1,4 +1,4 @@
-"""Notices in the EC2 instance's metadata: AWS's spot notices, and the end of the node's lease.
+"""Reads AWS's spot notices and the end of the node's lease from the instance's metadata.
 
 decisions.py decides what the node does about a notice, for example that it drains.
 """
@@ -18,7 +18,7 @@ EXPIRES = "meta-data/tags/instance/trialfleet:expires"  # 2026-…Z
 
 @dataclass(frozen=True)
 class Notices:
-    """The notices found in the metadata; a notice that is missing or can't be read is None."""
+    """The notices in the metadata. One that is missing or can't be read is None."""
 
     interruption: str | None = None  # what AWS will do, and when
     rebalance: str | None = None  # when AWS recommended to leave
@@ -27,7 +27,7 @@ class Notices:
 
 
 def read(metadata: Imds) -> Notices:
-    """Return the notices in the metadata; after a failed request, don't send further requests."""
+    """Return the notices in the metadata. After a failed request, the remaining ones are None."""
     problems: list[str] = []
 
     def ask(path: str) -> str | None:
@@ -63,7 +63,7 @@ def format_notice(notice: str, words: str) -> str:
 
 
 def moment(text: str) -> float | None:
-    """Return a time such as `2026-11-20T12:00:00Z` in UNIX seconds; None for any other text."""
+    """Return a time such as `2026-11-20T12:00:00Z` in UNIX seconds, or None for other text."""
     try:
         then = datetime.strptime(text.strip(), "%Y-%m-%dT%H:%M:%SZ")
     except ValueError:

@@ -1,4 +1,4 @@
-"""The loop of an EC2 node's agent: observe, decide and act each second."""
+"""The loop in which an EC2 node's agent observes, decides and acts each second."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_memory(path: Path) -> Memory:
 
 
 def write_memory(path: Path, memory: Memory) -> None:
-    """Write the agent's memory to `path` atomically; raise OSError if that fails."""
+    """Write the agent's memory to `path` atomically. Raise OSError if that fails."""
     Host(Path("/")).write(str(path), json.dumps(asdict(memory)) + "\n")
 
 
@@ -94,7 +94,7 @@ class Agent:
             time.sleep(STEP)
 
     def step(self) -> bool:
-        """Observe, decide and act once; return whether the machine has been asked to shut down."""
+        """Observe, decide and act once. Return whether the machine was asked to shut down."""
         decision = decide(self._memory, self._read_state(), self._idle_minutes)
         decision = self._take_offline(self._cancel_shutdown(decision))
         for line in changes(self._memory, decision.memory):
@@ -124,9 +124,9 @@ class Agent:
         )
 
     def _look_at_fence(self) -> str:
-        """Ensure, each FENCE seconds, that jobs can't reach the instance's metadata.
+        """Keep jobs from the instance's metadata, and return "" or why this fails.
 
-        Return "" if jobs can't reach the metadata, else the error of the attempt to prevent it.
+        If the last check was less than FENCE seconds ago, return its result.
         """
         if self._uptime() - self._fenced < FENCE:
             return self._unfenced
@@ -148,10 +148,10 @@ class Agent:
             log.info("the startd %s", "answers" if self._answers else "does not answer")
 
     def _cancel_shutdown(self, decision: Decision) -> Decision:
-        """Cancel the shutdown scheduled at boot if `decision` says so; return the decision.
+        """Cancel the shutdown scheduled at boot if `decision` says so, and return the decision.
 
-        If the shutdown can't be cancelled, the returned decision does not count the node as joined,
-        so that the next step tries again.
+        After a failure, the returned decision does not count the node as joined, so that the next
+        step tries again.
         """
         if not decision.cancel_switch:
             return decision

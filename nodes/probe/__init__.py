@@ -1,8 +1,8 @@
-"""The GPU probe: a health check and speed measurement of this machine's GPUs.
+"""The GPU probe, which checks the health and measures the speed of this machine's GPUs.
 
 HTCondor's daemon on the node (the startd) runs the probe at intervals, by its mechanism
 STARTD_CRON. `gather.py` takes the readings, `gpu_health.py` judges them, and `classad.py` writes
 the ClassAd attributes that HTCondor then publishes. `src/trialfleet/attributes.py` (PROBE) explains
 each attribute. If the machine has several GPUs, an attribute has the worst of their values, for
-example that of the slowest or of the hottest GPU.
+example the highest temperature.
 """

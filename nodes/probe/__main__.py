@@ -3,8 +3,9 @@
 The probe takes up to a minute. After a boot it takes longest, because torch and CUDA are read from
 a cold disk.
 
-If TRIALFLEET_PROBE_READINGS names a JSON file of readings (as `--json` prints them under
-"readings"), the probe judges these and measures nothing. So a test of sick GPUs needs no GPU.
+If TRIALFLEET_PROBE_READINGS names a JSON file, the probe judges the readings in it and measures
+nothing. `--json` prints such readings under "readings". With such a
+file, a test of sick GPUs needs no GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SECONDS = 60.0  # time limit for all readings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the verdict and return 0, whatever the verdict is; exit with 2 for wrong arguments."""
+    """Print the verdict, and return 0 for any verdict. Exit with 2 for wrong arguments."""
     chosen = parser().parse_args(arguments)
     thresholds = Thresholds(
         **{each.name: getattr(chosen, each.name) for each in fields(Thresholds)}
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line; each threshold is an option."""
+    """Return the parser of the command line, which has an option for each threshold."""
     made = argparse.ArgumentParser(
         prog="trialfleet.nodes.probe",
         description=__doc__,

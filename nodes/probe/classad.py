@@ -48,7 +48,8 @@ def classad(readings: Readings, health: Verdict) -> str:
 def usable_gpus(readings: Readings, health: Verdict) -> list[Gpu]:
     """Return the GPUs that the ClassAd describes.
 
-    If the machine is healthy, these are the GPUs that trials get; otherwise all GPUs.
+    Of a healthy machine, these are the healthy GPUs, which trials get. Of a sick machine, they are
+    all GPUs.
     """
     return [gpu for gpu in readings.gpus if not (health.healthy and gpu.id in health.sick)]
 
@@ -56,7 +57,7 @@ def usable_gpus(readings: Readings, health: Verdict) -> list[Gpu]:
 def worst_value(
     gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], worst: Callable[..., float]
 ) -> float | None:
-    """Return the worst of the GPUs' values; None if all of them are unknown.
+    """Return the worst of the GPUs' values, or None if all of them are unknown.
 
     `value` returns a GPU's value. `worst` is `min` if lower values are worse, else `max`.
     """
@@ -65,7 +66,7 @@ def worst_value(
 
 
 def bandwidth_share(gpu: Gpu) -> float | None:
-    """Return a GPU's measured bandwidth, divided by the bandwidth in its data sheet.
+    """Return a GPU's measured memory bandwidth, divided by that in its data sheet.
 
     Return None if either bandwidth is unknown.
     """
@@ -74,7 +75,7 @@ def bandwidth_share(gpu: Gpu) -> float | None:
 
 
 def note(readings: Readings) -> str:
-    """Return why some values are unknown, as text; "" if there is no known reason."""
+    """Return why some values are unknown, as text, or "" if there is no known reason."""
     unread = "the kernel's log can't be read" if readings.gpus and readings.xids is None else ""
     return "; ".join(text for text in (readings.not_measured, unread) if text)
 

@@ -1,4 +1,4 @@
-"""All readings of a machine's GPUs; a GPU whose measurement hangs or dies is sick."""
+"""Takes all readings of a machine's GPUs. A GPU whose measurement hangs or dies is sick."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def used(readings: Readings) -> bool:
 
 
 def driver_readings(seconds: float) -> Readings:
-    """Return the driver's readings, from nvidia-smi, or from NVML if nvidia-smi is missing.
+    """Return the driver's readings, from nvidia-smi or, without it, from NVML.
 
-    If the driver can't be read, return readings that only have the reason, in `problems`.
+    If the driver can't be read, the readings only have the reason, in `problems`.
     """
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
@@ -81,7 +81,7 @@ def driver_readings(seconds: float) -> Readings:
 
 
 def has_device(root: Path = Path("/")) -> bool:
-    """Return whether the folder /sys below `root` lists an NVIDIA device on the PCI bus."""
+    """Return whether this machine has an NVIDIA device. `root` is `/` except in tests."""
     makers = (path.read_text().strip() for path in root.glob("sys/bus/pci/devices/*/vendor"))
     return NVIDIA in makers
 
@@ -89,8 +89,8 @@ def has_device(root: Path = Path("/")) -> bool:
 def add_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
     """Return the readings with the driver's errors (Xid), assigned to the GPUs that had them.
 
-    Errors of other GPUs than those in `readings.gpus` go into the machine's `xids`. If `found` is
-    None, return the readings unchanged.
+    Errors of GPUs that `readings.gpus` lacks go into the machine's `xids`. If `found` is None,
+    return the readings unchanged.
     """
     if found is None:
         return readings
@@ -104,11 +104,10 @@ def add_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Re
 
 
 def measure_gpus(readings: Readings, ends: float) -> Readings:
-    """Return the readings with measurements of all GPUs, taken in parallel until the time `ends`.
+    """Measure all GPUs, and return the readings with the measured values.
 
-    Each GPU is measured by a process of its own, so that a GPU that hangs does not affect the
-    others. The links to the host, which GPUs may share, are measured one after the other. Meanwhile
-    one more process checks whether trialfleet's kernels load.
+    Measurements that still run at the time `ends`, by `time.monotonic`, are killed. Each GPU is measured by a process of its own, so that a GPU that hangs does not affect the
+    others. The links to the host are measured one after the other, because GPUs may share them.
     """
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "1"}
     with tempfile.NamedTemporaryFile() as link:
@@ -131,7 +130,7 @@ def measure_gpus(readings: Readings, ends: float) -> Readings:
 
 
 def patience(output: str) -> float:
-    """Return the time limit, in seconds, of a measurement's latest step, as `output` reports it.
+    """Return the time limit, in seconds, of the step that `output` reports last.
 
     If the step has no limit, return infinity.
     """
@@ -155,10 +154,11 @@ def add_measurements(
 ) -> tuple[Gpu, str]:
     """Return a GPU with its measurements, and the reason why some are missing.
 
-    The reason is "" if no measurement is missing, or if the GPU is sick: then the GPU's `problem`
-    is set. A GPU is sick if a step exceeded its time limit (`hung`), if `output_lines` report a
-    problem, or if the measurement ended by itself (`ended`) before its last step. A GPU whose
-    measurement was killed at the time limit of all measurements isn't sick, but lacks results.
+    `output_lines` is the output of the measurement, `ended` whether it ended by itself, and `hung`
+    whether it was killed because a step exceeded its time limit. The GPU is sick if its measurement
+    hung, reported a problem, or ended before its last step. Then its `problem` is set, and the
+    reason is "". A GPU isn't sick if its measurement was killed at the time limit of all
+    measurements.
     """
     reported = list(output_lines)
     found = {name: value for line in reported for name, value in line.get("found", {}).items()}
@@ -177,7 +177,10 @@ def add_measurements(
 
 
 def kernels_load(code: int | None, output: str) -> bool | None:
-    """Return whether trialfleet's CUDA kernels are built and load; None if this is unknown."""
+    """Return whether trialfleet's CUDA kernels are built and can be loaded, or None if unknown.
+
+    `code` and `output` are the exit code and the output of the command KERNELS.
+    """
     try:
         status = json.loads(output) if code == 0 else {}
         return status["implementation"] == "cuda" and bool(status["library"])

@@ -1,12 +1,12 @@
-"""The rules by which a GPU is healthy or sick, with thresholds for its readings; no side effects.
+"""The rules by which a GPU is healthy or sick, with thresholds for its readings.
 
 The node's agent takes sick GPUs offline (node_agent/decisions.py).
 
 Two kinds of slowness need different repairs:
 
-- Slow launches: each small kernel takes long to launch, but memory is fast. EC2 had this in 2014:
-  the driver read the PCI configuration space at each call, and each read trapped into the
-  hypervisor.
+- Slow launches: each small kernel takes long to launch, but memory is fast. This
+  happened on EC2 in 2014: the driver read the PCI configuration space at each call, and the
+  hypervisor made each read slow.
 - Slow memory: launches are fast, but a copy on the device is far slower than the data sheet says,
   or than on the pool's other nodes with this GPU.
 """
@@ -46,7 +46,7 @@ def _field_with_help(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Readings beyond these thresholds are bad; each threshold is an option of the probe."""
+    """Limits beyond which a reading is bad. Each limit is an option of the probe."""
 
     ecc_uncorrected: int = _field_with_help(0, "maximum number of uncorrectable memory errors")
     launch_microseconds: float = _field_with_help(
@@ -77,10 +77,10 @@ class Verdict:
 
 
 def verdict(readings: Readings, thresholds: Thresholds | None = None) -> Verdict:
-    """Judge a machine by its readings.
+    """Return the verdict on a machine with these readings.
 
-    The machine is healthy if it has no problem as a whole, if at least one of its GPUs is healthy,
-    and if each sick GPU has a name by which HTCondor can exclude it.
+    The machine is healthy if it has no problem as a whole, and at least one of its GPUs is healthy.
+    Each sick GPU must also have a name by which HTCondor can exclude it.
     """
     bounds = thresholds or Thresholds()
     common = list(machine_complaints(readings))
@@ -115,7 +115,7 @@ def each_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
 
 
 def gpu_complaints(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]:
-    """Yield the problems of one GPU; missing readings are not problems."""
+    """Yield the problems of one GPU. Missing readings are not problems."""
     yield from memory_errors(gpu, thresholds)
     yield from state(gpu)
     yield from speed(gpu, readings, thresholds)
@@ -146,7 +146,7 @@ def state(gpu: Gpu) -> Iterator[str]:
 
 
 def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]:
-    """Yield the problems of a GPU's speed: slow launches, slow memory, a slow link."""
+    """Yield the problems with the speed of a GPU's launches, memory and link to the host."""
     launches = slow_launches(gpu, thresholds)
     memory = slow_memory(gpu, readings, thresholds)
     if launches and not memory and gpu.bandwidth is not None:
@@ -164,7 +164,7 @@ def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]
 
 
 def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
-    """Return a text that says how slow launches are; "" if they are fast enough or not measured."""
+    """Return how slow launches are, as text, or "" if they are fast enough or not measured."""
     latency, rate = gpu.launch_microseconds, gpu.launch_rate
     found = []
     if latency is not None and latency > thresholds.launch_microseconds:
@@ -175,7 +175,7 @@ def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
 
 
 def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
-    """Return a text that says how slow the memory is; "" if it is fast enough or not measured."""
+    """Return how slow the memory is, as text, or "" if it is fast enough or not measured."""
     found = gpu.bandwidth
     if found is None:
         return ""
@@ -191,7 +191,7 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
-    """Return the median bandwidth of this GPU's model on other nodes.
+    """Return the median memory bandwidth, in GB/s, of other nodes with this GPU's model.
 
     Return None if fewer than LIKE other nodes have this model.
     """
@@ -215,7 +215,7 @@ def slow_link(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
 
 
 def link_capacity(generation: int | None, width: int | None) -> float | None:
-    """Return a PCIe link's capacity in one direction in GB/s; None if it is unknown."""
+    """Return a PCIe link's capacity in one direction in GB/s, or None if it is unknown."""
     lane = PCIE_LANE.get(generation or 0)
     return lane * width if lane and width else None
 

@@ -19,7 +19,7 @@ class Xid(NamedTuple):
 
 
 def address(text: str) -> str:
-    """Return the PCI address in `text` in the form `0000:00:1e`; "" if there is no address.
+    """Return the PCI address in `text` in the form `0000:00:1e`, or "" if there is none.
 
     The driver and nvidia-smi write PCI addresses in different forms.
     """
@@ -34,10 +34,7 @@ def parse_xids(log: str) -> tuple[Xid, ...]:
 
 
 def read_xids(device: Path = Path("/dev/kmsg")) -> tuple[Xid, ...] | None:
-    """Return the errors since boot; None if this process may not read the log.
-
-    Usually only root may read it.
-    """
+    """Return the driver's errors since boot, or None if this process may not read the log."""
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -66,7 +63,7 @@ def records(descriptor: int) -> list[str]:
 def read_options(params: Path = Path("/proc/driver/nvidia/params")) -> dict[str, str]:
     """Return the loaded driver's options, by name without `NVreg_`.
 
-    Return no options if no driver is loaded.
+    Without a loaded driver, there are none.
     """
     try:
         text = params.read_text(encoding="utf-8", errors="replace")

@@ -3,7 +3,7 @@
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
 Before each step the process prints `{"doing": STEP, "seconds": LIMIT}`. A healthy GPU takes at most
-LIMIT seconds for the step; without `seconds`, the step has no limit. After a measurement the
+LIMIT seconds for the step. Without `seconds`, the step has no limit. After a measurement the
 process prints the value. So the caller knows whether the process hangs, and in which step.
 """
 
@@ -42,7 +42,7 @@ def print_json(**line: object) -> None:
 
 
 def main() -> int:
-    """Measure the GPU that torch sees, and print the values or the problem; return 0."""
+    """Measure the GPU that torch sees, print the values or the problem, and return 0."""
     print_json(doing="import torch")
     try:
         import torch
@@ -72,7 +72,7 @@ def first_line(error: Exception) -> str:
 
 
 def cuda_problem(torch: Any) -> str:
-    """Return why torch can't use the GPU; "" if torch can use it."""
+    """Return why torch can't use the GPU, or "" if torch can use it."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA: trials would run on the CPU"
     try:
@@ -101,7 +101,7 @@ def measure(torch: Any, device: Any) -> None:
 def link_alone() -> Iterator[None]:
     """Let only one process at a time run the `with` block, which measures a GPU's link to the host.
 
-    If $TRIALFLEET_PROBE_LINK (the lock's file) is not set, do nothing.
+    $TRIALFLEET_PROBE_LINK names the lock's file. Without it, processes don't wait.
     """
     if LINK not in os.environ:
         yield
@@ -142,8 +142,7 @@ def launch_rate(torch: Any, device: Any) -> float:
 def bandwidth(torch: Any, device: Any) -> float:
     """Return the bandwidth of the GPU's memory in GB/s (10^9 bytes), read plus written.
 
-    This measures copies within the memory. The time of a launch with few copies is subtracted from
-    the time of a launch with many copies, so that the launch itself doesn't count.
+    This measures copies within the memory.
     """
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -152,13 +151,14 @@ def bandwidth(torch: Any, device: Any) -> float:
         for copies in (COPIES, 3 * COPIES)
     )
     times = [min(seconds(torch, device, work) for _ in range(TAKES)) for work in (few, many)]
+    # The difference of the two times, so that the launch itself doesn't count.
     return 2 * COPY_BYTES * 2 * COPIES / (times[1] - times[0]) / 1e9
 
 
 def repeat_work(
     torch: Any, device: Any, work: Callable[[], object], times: int
 ) -> Callable[[], object]:
-    """Return a function that does `work` repeatedly; `times` says how often.
+    """Return a function that does `work` as often as `times` says.
 
     On a GPU, all repetitions are one CUDA graph, which needs only one launch.
     """
@@ -190,7 +190,7 @@ def host_bandwidth(torch: Any, device: Any) -> float:
 
 
 def matmul_error(torch: Any, device: Any) -> float:
-    """Return the largest error in a matrix product of small integers; 0 on a healthy GPU."""
+    """Return the largest error in a matrix product of small integers, 0 on a healthy GPU."""
     generator = torch.Generator().manual_seed(0)
     left, right = (
         torch.randint(-8, 9, (SIDE, SIDE), generator=generator).float() for _ in range(2)

@@ -1,4 +1,4 @@
-"""Parser of the XML that `nvidia-smi -q -x` prints for all GPUs; older drivers omit parts of it."""
+"""Parses the XML that `nvidia-smi -q -x` prints for all GPUs. Older drivers omit parts of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LINK = "pci/pci_gpu_link_info"
 
 
 def parse(text: str) -> Readings:
-    """Return the readings in nvidia-smi's XML; ValueError for any other text."""
+    """Return the readings in nvidia-smi's XML. Raise ValueError for any other text."""
     try:
         # This XML comes from the driver, not from a stranger.
         top = ET.fromstring(text)  # noqa: S314
@@ -72,8 +72,8 @@ def parse_gpu(index: int, element: ET.Element) -> Gpu:
 def ecc_uncorrected(element: ET.Element) -> int | None:
     """Return the number of uncorrectable errors in a GPU's memories since the driver was loaded.
 
-    For GPUs up to Pascal, the XML has this number under the name `double_bit/total`; for later
-    GPUs, under several names that contain `_uncorrectable`.
+    For GPUs up to Pascal, the XML has this number under the name `double_bit/total`. For later
+    GPUs, it has several numbers, whose names contain `_uncorrectable`.
     """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
@@ -93,18 +93,18 @@ def is_slowed(element: ET.Element, name: str) -> bool:
 
 
 def parse_yes_no(element: ET.Element, path: str) -> bool | None:
-    """Return a Yes or No as a bool; None for anything else."""
+    """Return True for Yes, False for No, and None for anything else."""
     return {"Yes": True, "No": False}.get(element.findtext(path, "").strip())
 
 
 def any_true(answers: Iterator[bool | None]) -> bool | None:
-    """Return whether one of the values is True; None if all values are unknown."""
+    """Return whether one of the values is True, or None if all values are unknown."""
     known = [answer for answer in answers if answer is not None]
     return any(known) if known else None
 
 
 def number(element: ET.Element, *paths: str) -> float | None:
-    """Return the number at the first path that has one, such as 27.5 for `27.50 W`; else None."""
+    """Return the number at the first path that has one, such as 27.5 for `27.50 W`, or None."""
     for path in paths:
         found = re.match(r"\s*([0-9]+(\.[0-9]+)?)", element.findtext(path, ""))
         if found:
@@ -113,6 +113,6 @@ def number(element: ET.Element, *paths: str) -> float | None:
 
 
 def parse_integer(element: ET.Element, path: str) -> int | None:
-    """Return the whole number at a path, such as 16 of `16x`; None if there is none."""
+    """Return the whole number at a path, such as 16 of `16x`, or None if there is none."""
     found = number(element, path)
     return None if found is None else int(found)

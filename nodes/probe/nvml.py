@@ -10,7 +10,7 @@ from trialfleet.nodes.probe.readings import Gpu, Readings
 
 
 def read() -> Readings | None:
-    """Return the library's readings; None if pynvml or the driver is missing."""
+    """Return the library's readings, or None if pynvml or the driver is missing."""
     try:
         library: Any = importlib.import_module("pynvml")
         library.nvmlInit()
@@ -64,10 +64,10 @@ def cuda(library: Any) -> str:
 
 
 def to_watts(milliwatts: float | None) -> float | None:
-    """Return watts from milliwatts; None if they are unknown."""
+    """Convert milliwatts to watts. An unknown value remains None."""
     return None if milliwatts is None else milliwatts / 1000
 
 
 def text(value: str | bytes) -> str:
-    """Return a string; older versions of pynvml give bytes."""
+    """Return `value` as a string. Older versions of pynvml give bytes."""
     return value.decode() if isinstance(value, bytes) else value

@@ -43,7 +43,7 @@ class PrivilegedReadings:
 
 
 def read(file: Path = Path(FILE)) -> PrivilegedReadings:
-    """Return the readings in root's file; no readings if the file is missing or invalid."""
+    """Return the readings in root's file, or empty readings if it is missing or invalid."""
     try:
         table = json.loads(file.read_text(encoding="utf-8"))
         listed = table["xids"]
@@ -56,9 +56,10 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
 
 
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
-    """Return the nodes' bandwidths in GB/s, by GPU name, from the ClassAds that QUERY returned.
+    """Return the nodes' memory bandwidths in GB/s, by GPU name.
 
-    The ad of the EC2 instance `besides` is left out.
+    `ads` are the ClassAds that QUERY returned. The ClassAd of the EC2 instance
+    `besides` is left out.
     """
     found: dict[str, list[float]] = {}
     for ad in ads:

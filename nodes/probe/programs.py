@@ -24,10 +24,10 @@ class End(NamedTuple):
 
 
 class Program:
-    """A running program; its output goes to a file, because a pipe would need a reader."""
+    """A running program. Its output goes to a file, because a pipe would need a reader."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the program; raise OSError if it is not installed."""
+        """Start the program. Raise OSError if it is not installed."""
         self.file = tempfile.TemporaryFile()  # noqa: SIM115  `finish` closes it
         self._printed, self._since = 0, time.monotonic()
         self.is_silent = False  # it was killed because it was silent for too long
@@ -40,7 +40,10 @@ class Program:
             raise
 
     def exit_code(self) -> int | None:
-        """Return the program's exit code; None while it runs, or if it was killed for silence."""
+        """Return the program's exit code, or None while it runs.
+
+        Also return None if `finish` has killed the program because it printed nothing for too long.
+        """
         return None if self.is_silent else self.process.poll()
 
     def output(self) -> str:
@@ -51,8 +54,8 @@ class Program:
     def silent_seconds(self) -> float:
         """Return for how many seconds the program has printed nothing.
 
-        The time counts from the latest call of this method that found new output, or else from the
-        program's start.
+        The time begins at the last call of this method that found new output, or at the program's
+        start.
         """
         printed, now = os.fstat(self.file.fileno()).st_size, time.monotonic()
         if printed != self._printed:
@@ -63,10 +66,10 @@ class Program:
 def finish(
     programs: Sequence[Program], by: float, patience: Callable[[str], float] = lambda _: math.inf
 ) -> list[End]:
-    """Wait for programs until the time `by` (monotonic clock), then kill them.
+    """Wait for the programs, and return how each of them ended.
 
-    A program is killed earlier if it prints nothing for more than `patience(output)` seconds.
-    Return how each program ended.
+    At the time `by` of the monotonic clock, programs that still run are killed. A program is killed
+    earlier if it prints nothing for more than `patience(output)` seconds.
     """
     while running := [one for one in programs if not one.is_silent and one.exit_code() is None]:
         if time.monotonic() >= by:

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; a value is None if the GPU or its driver doesn't report it."""
+    """One GPU. A value is None if the GPU or its driver doesn't report it."""
 
     index: int  # its number, in the order of the PCI bus
     name: str = ""  # such as `NVIDIA A10G`
@@ -45,7 +45,7 @@ class Gpu:
 
     @property
     def id(self) -> str:
-        """HTCondor's name of the GPU (`condor_gpu_discovery -short-uuid`); empty if unknown."""
+        """HTCondor's name of the GPU, such as `GPU-5135b1cf`, or empty if unknown."""
         found = re.match(r"GPU-[0-9a-fA-F]{8}(?=-|$)", self.uuid)
         return found[0] if found else ""
 
@@ -71,14 +71,14 @@ class Readings:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Readings:
-        """Return the readings in a table, as made by `asdict`; ValueError if it is invalid."""
+        """Return the readings in a table made by `asdict`. Raise ValueError if it is invalid."""
         try:
             gpus = tuple(Gpu(**_lists_to_tuples(gpu)) for gpu in table.get("gpus", ()))
             pool = _lists_to_tuples(table.get("pool", {}))
             return replace(cls(**_lists_to_tuples(table)), gpus=gpus, pool=pool)
         except (TypeError, AttributeError) as error:
             known = ", ".join(field.name for field in fields(cls))
-            raise ValueError(f"not the probe's readings: {error}; the names are {known}") from error
+            raise ValueError(f"not the probe's readings: {error}; the known names are {known}") from error
 
 
 def _lists_to_tuples(table: Mapping[str, Any]) -> dict[str, Any]:

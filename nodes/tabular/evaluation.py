@@ -15,7 +15,7 @@ from trialfleet.nodes.tabular.settings import METRICS
 def evaluate(
     network: Network, rows: dataset.Rows, data: dataset.Dataset, prefix: str
 ) -> dict[str, float]:
-    """Return the network's loss and other metrics on `rows`, by name, with `prefix` before each name.
+    """Return the network's loss and other metrics on `rows`, by names that begin with `prefix`.
 
     The rmse and mae of a regression are in the target's own unit, but its loss is computed from the
     standardised target. Outputs are computed in float32, so that the results of GPUs and CPUs are

@@ -291,8 +291,8 @@ class GraphSteps(Steps):
     def _stay_near(self) -> None:
         """Wait until the GPU has finished the steps that were queued before the previous call.
 
-        This keeps the GPU's queue short, so that a checkpoint needn't wait long. The later steps stay
-        in the queue, so that the GPU always has work.
+        This keeps the GPU's queue short, so that a checkpoint needn't wait long. The later steps
+        stay in the queue, so that the GPU always has work.
         """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()

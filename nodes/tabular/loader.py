@@ -286,8 +286,8 @@ def free_gpu_memory(device: torch.device, share: float) -> float:
 def trial_memory(device: torch.device, share: float) -> float:
     """Return the memory that belongs to the trial, in bytes.
 
-    On a GPU this is `share` of its memory. On a CPU it is the slot's memory, or the machine's memory
-    if the slot's is unknown.
+    On a GPU this is `share` of its memory. On a CPU it is the slot's memory. If that is unknown, it
+    is the machine's memory.
     """
     if device.type != "cpu":
         return torch.cuda.get_device_properties(device).total_memory * share

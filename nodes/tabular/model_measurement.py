@@ -185,7 +185,8 @@ def translate_codes(
 class Unseen(NamedTuple):
     """The categories of a table that a model has never seen."""
 
-    columns: dict[str, tuple[int, str]]  # by column: the number of rows with any, an example
+    # For each column with such categories: the number of rows that contain one, and an example.
+    columns: dict[str, tuple[int, str]]
     rows: npt.NDArray[np.bool_]  # [n], true for rows with an unknown category
 
     @property

@@ -1,4 +1,4 @@
-"""Predictions with a model of the reference trainer, and the number of digits to print."""
+"""Predictions with a model of the built-in trainer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNUSABLE = (ValueError, LookupError, TypeError, RuntimeError, EOFError, pickle.
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A trained network and the meaning of its inputs."""
+    """A trained network, with the columns and scales of its inputs."""
 
     columns: table.Columns
     numeric_scale: dataset.Scale
@@ -31,10 +31,10 @@ class Model:
 
     @property
     def significant_digits(self) -> int:
-        """The number of significant digits to print, at most 17.
+        """The number of significant digits with which to print predictions.
 
-        If the targets' mean is much larger than their deviation, the first digits of all
-        predictions are equal. So the number of these digits is added to DIGITS.
+        If the target's mean is much larger than its deviation, all predictions begin with the same
+        digits. So these are printed in addition to DIGITS others.
         """
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
@@ -43,11 +43,11 @@ class Model:
     def predict(
         self, numeric: table.Floats, categorical: npt.NDArray[np.int32]
     ) -> list[float] | list[str]:
-        """Return a prediction for each row; the rows are encoded like the region's table.
+        """Return a prediction for each row, from rows that are encoded like the region's table.
 
-        numeric is [n, d], NaN for a missing value; categorical is [n, k], 0 for an unknown value. A
-        prediction is a regression's value or, if there are two classes, the probability of the
-        second class. If there are more classes, it is the name of the likeliest class.
+        In a regression, a prediction is the target's value. With two classes, it is the probability
+        of the second class. With more classes, it is the name of the likeliest class. numeric is
+        [n, d], with NaN for a missing value. categorical is [n, k], with 0 for an unknown value.
         """
         scaled = self.numeric_scale.standardise(torch.from_numpy(numeric))
         outputs = compute_outputs(self.network, scaled, torch.from_numpy(categorical))
@@ -60,9 +60,9 @@ class Model:
 
 
 def load_model(folder: Path) -> Model:
-    """Return the model in a folder.
+    """Return the model that a trial has saved in `folder`.
 
-    Raise OSError if it can't be read, and ValueError if it isn't a model of the reference trainer.
+    Raise OSError if it can't be read, and ValueError if it isn't a model of the built-in trainer.
     """
     if folder.is_dir() and not (folder / "model.json").exists():
         left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"

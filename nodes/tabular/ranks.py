@@ -1,15 +1,15 @@
 """The ranks of a trial: processes that train together, on one machine or on a gang's machines.
 
-On one machine the process that HTCondor started launches the ranks with torch.distributed.launcher,
-forwards SIGTERM, and exits with the ranks' common exit code. torchrun is not used, because it exits
-with 1 if the ranks exit with 85, the exit code for a saved checkpoint. Other machines can't connect
-to the ranks: the rendezvous is a file, and NCCL and gloo use loopback.
+On one machine, the process that HTCondor started launches the ranks with
+torch.distributed.launcher, and exits with their common exit code. torchrun is not used, because it
+exits with 1 if the ranks exit with 85, the code for a saved checkpoint. The ranks find each other
+by a file, and use loopback, so that other machines can't connect to them.
 
-In a gang (several jobs that train one model) the jobs' agents (`nodes/gang`) start the ranks, with
-a rendezvous by TCP. If a job is lost, joins or must leave, all ranks end, and new ranks continue
-from rank 0's checkpoint.
+In a gang (several jobs that train one model) the jobs' agents start the ranks, which find each
+other by TCP. If a job joins, leaves or is lost, all ranks end, and new ranks continue from rank 0's
+checkpoint.
 
-Only rank 0 writes progress, checkpoints, model and result; any rank may reject the trial.
+Only rank 0 writes progress, checkpoints, model and result. Any rank may reject the trial.
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ def is_rank() -> bool:
 
 
 def in_gang() -> bool:
-    """Return whether this process is a rank of a gang, possibly the only rank."""
+    """Return whether this process is a rank of a gang, even if it is the only rank."""
     return "TRIALFLEET_GENERATION" in os.environ and "RANK" in os.environ
 
 
 class Ranks:
-    """One rank's communication with all other ranks; with a single rank, the methods cost nothing.
+    """One rank's communication with the other ranks of a trial.
+
+    If there is only one rank, the methods return at once.
 
     Attributes:
         local_rank: the rank's number on its machine, which is also the index of its GPU there.
@@ -70,7 +72,7 @@ class Ranks:
 
     @staticmethod
     def join() -> Ranks:
-        """Connect this process with all other ranks of the trial.
+        """Connect this process with the other ranks of the trial.
 
         If the process trains alone, there is no connection, and `count` is 1.
         """
@@ -105,11 +107,12 @@ class Ranks:
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
     def any_wished(self, *, wish: bool) -> bool:
-        """Return whether `wish` was True on any rank at the previous vote; call this in each step.
+        """Return whether `wish` was True on any rank a few steps ago.
 
-        All ranks get the same answer. A vote takes longer than a small step, so ranks only vote
-        every few steps; in the steps between, the answer is False. A vote is sent while the GPUs
-        work, and its result is read at the next vote. A single rank gets its own `wish` at once.
+        Call this in each step. All ranks get the same answer. A vote of the ranks takes longer than
+        a small step, so they only vote every few steps. Between the votes the answer is False. A
+        vote answers with the result of the previous vote, so that the ranks needn't wait. A single
+        rank gets its own `wish` at once.
         """
         if self.count == 1:
             return wish
@@ -128,10 +131,10 @@ class Ranks:
         return agreed
 
     def sums(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the sums of all ranks' tensors; each rank gets the same bits.
+        """Return the sum over all ranks of each tensor in `tensors`.
 
-        Tensors of float32 are sent in the type `wire`, except single numbers. The first call
-        connects the ranks. A CUDA graph can capture later calls, because they don't wait for a GPU.
+        All ranks get the same bits. A CUDA graph can capture any call except the first, which
+        connects the ranks.
         """
         if self.count == 1:
             return [*tensors]
@@ -149,7 +152,7 @@ class Ranks:
         return self.wire if tensor.dtype == torch.float32 and tensor.ndim else tensor.dtype
 
     def broadcast_first(self, value: float) -> float:
-        """Return rank 0's `value` on all ranks, so that all ranks make the same decision."""
+        """Return rank 0's `value`, so that all ranks make the same decision."""
         if self.count == 1:
             return value
         values = torch.tensor([value], dtype=torch.float64)
@@ -157,7 +160,7 @@ class Ranks:
         return values.item()
 
     def least(self, value: float) -> float:
-        """Return the minimum of the ranks' values."""
+        """Return the smallest `value` of all ranks."""
         if self.count == 1:
             return value
         values = torch.tensor([value], dtype=torch.float64)
@@ -174,7 +177,7 @@ class Ranks:
 
 
 def launch(count: int) -> NoReturn:
-    """Run this program in `count` processes, the ranks; exit with their common exit code."""
+    """Run this program in `count` processes, the ranks, and exit with their common exit code."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -214,9 +217,10 @@ def launch(count: int) -> NoReturn:
 
 
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
-    """Return a text that names the rank that failed first, and its exit code.
+    """Return an error text that names the rank that failed first, and its exit code.
 
-    The launcher ended the other ranks, so their codes in `codes` don't count.
+    `codes` has the exit code of each rank that failed or that the launcher ended. In `folder` the
+    ranks have recorded which one failed first.
     """
     first_failure = folder / FIRST
     # A rank that was killed from outside, for example for lack of memory, could not record this.
@@ -231,13 +235,11 @@ def blame(codes: dict[int, int], count: int, folder: Path) -> str:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call a trial's main function, which raises SystemExit; in a rank, report the exit code.
+    """Call a trial's main function, and hand its exit code to `launch`.
 
-    If a rank exits with another code than 0, the launcher ends the other ranks. This must not
-    happen if the code is 85 (a checkpoint is saved): all ranks exit with it, one a little later
-    than another, and each must reach its own end. So if a rank that `launch` started ends with 0 or
-    85, `run` returns, and the process exits with 0. Rank 0 first writes the code to a file, from
-    which `launch` reads it. After any other code, `run` raises SystemExit again.
+    If a rank's exit code isn't 0, the launcher ends the other ranks. It must not do this after 85
+    (a checkpoint is saved), because the other ranks exit with 85 a little later. So each rank that
+    `launch` started exits with 0 in this case, and rank 0 writes the 85 to a file for `launch`.
     """
     try:
         main()
@@ -249,7 +251,7 @@ def run(main: Callable[[], None]) -> None:
         together = left.code in TOGETHER
         if left.code == trial.EXIT_REJECTED or (together and os.environ["RANK"] == "0"):
             # `launch` exits with this code.
-            _note(CODE, str(left.code)).replace(Path(os.environ[MEETING], CODE))
+            _write_own_file(CODE, str(left.code)).replace(Path(os.environ[MEETING], CODE))
         if not together:
             _report_failure(left.code if isinstance(left.code, int) else 1)
             raise
@@ -263,14 +265,13 @@ def run(main: Callable[[], None]) -> None:
 def _report_failure(code: int) -> None:
     """Record that this rank failed, unless another rank failed before."""
     with contextlib.suppress(FileExistsError):
-        os.link(_note(FIRST, f"{os.environ['RANK']} {code}"), Path(os.environ[MEETING], FIRST))
+        os.link(
+            _write_own_file(FIRST, f"{os.environ['RANK']} {code}"), Path(os.environ[MEETING], FIRST)
+        )
 
 
-def _note(name: str, text: str) -> Path:
-    """Write `text` to a file of this rank, and return the file's path.
-
-    The caller then renames the file to `name`, or makes a link with that name.
-    """
+def _write_own_file(name: str, text: str) -> Path:
+    """Write `text` to a file that only this rank writes, and return its path."""
     own = Path(os.environ[MEETING], f"{name}-{os.environ['RANK']}")
     own.write_text(text)
     return own

@@ -1,7 +1,7 @@
-"""The reference trainer's settings, and the rules by which a model is sharded or offloaded.
+"""The built-in trainer's settings, and the rules by which a model is sharded or offloaded.
 
-A sharded model is divided among the ranks. If a model is offloaded, a part of it is in main memory
-instead of the GPU's memory.
+A sharded model is divided among the ranks. An offloaded model is partly in main memory instead of
+the GPU's memory.
 
 This module only imports the standard library, so that `trialfleet plan` can check settings.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class SettingError(ValueError):
-    """The trainer doesn't have the setting `name`, or the setting's value is invalid."""
+    """The trainer has no setting `name`, or the setting's value is invalid."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ def _choice_field(default: str, *others: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Hyperparameters and constants of `train.py`; a study's search space may have any of these."""
+    """The hyperparameters and constants of `train.py`. A study may set or tune any of them."""
 
     # Learning rate of the first step; it falls to 0 along a cosine over `epochs`.
     learning_rate: float = _range_field(1e-3, _TINY, 100.0)
@@ -121,8 +121,9 @@ class Settings:
     def is_sharded(self, weights: int, memory: float) -> bool:
         """Return whether the network is divided among ranks, or is partly in main memory.
 
-        `weights` is the number of parameters, and `memory` is the smallest memory of a rank in
-        bytes. Raise SettingError if the network must be sharded, but `precision` doesn't allow it.
+        If the settings don't decide this, the network's size does. `weights` is the number of its
+        parameters, and `memory` is the smallest memory of a rank in bytes. Raise SettingError if
+        the network must be sharded, but `precision` doesn't allow it.
         """
         if self._sharding_settings():
             return True
@@ -136,8 +137,9 @@ class Settings:
     def offloaded_part(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
         """Return what a sharded network keeps in main memory: "none", "embeddings" or "all".
 
-        `weights` is the number of parameters, and `embeddings` is how many of them are embeddings.
-        `memory` is the smallest memory of a rank in bytes, or infinity if the ranks train on CPUs.
+        With `offload: auto` it is as little as the memory allows. `weights` is the number of
+        parameters, of which `embeddings` are embeddings. `memory` is the smallest memory of a rank
+        in bytes, or infinity if the ranks train on CPUs.
         """
         if self.offload != "auto":
             return self.offload
@@ -148,7 +150,10 @@ class Settings:
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Settings:
-        """Return the settings from a trial's parameters; raise SettingError if any is invalid."""
+        """Return the settings from a trial's parameters.
+
+        Raise SettingError if one of them is unknown or invalid.
+        """
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(params) - set(known)):
             near = difflib.get_close_matches(unknown[0], known, n=1)
@@ -172,7 +177,10 @@ GAINS = {"auc", "accuracy", "r2"}  # metrics to maximise; all others are to be m
 
 
 def metric_names(kind: str) -> list[str]:
-    """Return the names of a trial's metrics; `kind` is "binary", "multiclass" or "regression"."""
+    """Return the names of a trial's metrics, such as "val_auc".
+
+    `kind` is the kind of task: "binary", "multiclass" or "regression".
+    """
     names = ("loss", *METRICS[kind])
     return [part + name for part in ("val_", "test_") for name in names]
 

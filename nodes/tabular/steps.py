@@ -1,7 +1,7 @@
-"""The interface of training steps, and the steps for a CPU, with torch's own operations.
+"""The interface `Steps` of training steps, and the steps for a CPU, with torch's own operations.
 
 `graph_steps.py` has the steps for a GPU, and for the CPUs of a gang. Both use the same batches and
-formulas, and save the same state, so that each can restore the other's checkpoints.
+formulas. They save the same state, so that each can continue from the other's checkpoints.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Steps(Protocol):
 
     Attributes:
         in_step: True if all ranks have the same weights now.
-        is_sharded: True if each rank holds a part of the weights, so that all ranks save together.
+        is_sharded: True if each rank has only a part of the weights. Then all ranks must save
+            together.
     """
 
     in_step: bool = True
@@ -37,7 +38,10 @@ class Steps(Protocol):
         """Update the weights with the next batch of the epoch."""
 
     def loss_sum(self) -> float:
-        """Wait for the device, and return the sum of the losses of the epoch's steps so far."""
+        """Return the sum of the losses of the epoch's steps so far.
+
+        This waits for the device.
+        """
 
     def state(self) -> dict[str, Any]:
         """Return the optimiser's state, without weights.
@@ -46,7 +50,7 @@ class Steps(Protocol):
         """
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the result of `state`; the weights must have been restored before."""
+        """Continue from the result of `state`, after the weights were restored."""
 
     def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the whole network's state, made from the `weights` of all ranks.
@@ -56,15 +60,18 @@ class Steps(Protocol):
         return weights
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return this rank's part of the whole network's state `weights`."""
+        """Return this rank's part of `weights`, the whole network's state."""
         return weights
 
     def close(self) -> None:
-        """Release resources for which other libraries wait at exit; take no step after this."""
+        """Release resources that could block the end of the process.
+
+        No step may follow.
+        """
 
 
 class PlainSteps(Steps):
-    """Steps with autograd, one operation after another, without CUDA graphs."""
+    """Training steps with torch's own operations. `Steps` describes the methods."""
 
     def __init__(
         self, network: Network, data: dataset.Dataset, chosen: settings.Settings, seed: int
@@ -73,14 +80,14 @@ class PlainSteps(Steps):
         self._optimizer = Optimizer(network, chosen)
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
-        """See `Steps`."""
+        """Prepare for an epoch's steps from `step` on."""
         self._epoch, self._next = epoch, step
         order = loader.epoch_order(self._seed, epoch, len(self._data.train))
         self._batches = torch.split(order, self._settings.batch_size)
         self._loss_sum = torch.tensor(loss_sum, dtype=torch.float64)
 
     def take(self) -> None:
-        """See `Steps`."""
+        """Update the weights with the next batch of the epoch."""
         batch = self._data.train.select(self._batches[self._next])
         self._network.zero_grad()
         outputs = self._network(batch.numeric, batch.categorical)
@@ -92,16 +99,16 @@ class PlainSteps(Steps):
         self._next += 1
 
     def loss_sum(self) -> float:
-        """See `Steps`."""
+        """Return the sum of the losses of the epoch's steps so far."""
         return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`."""
+        """Return the optimiser's state, without weights."""
         return self._optimizer.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """See `Steps`."""
+        """Continue from the result of `state`."""
         self._optimizer.restore(state)
 
     def close(self) -> None:
-        """See `Steps`."""
+        """Do nothing, because these steps use no other resources."""

@@ -1,4 +1,4 @@
-"""The file with a region's table for the reference trainer: its format, writing and reading.
+"""Reads and writes the file with a region's table for the built-in trainer.
 
 This module needs only numpy. The file is a .npz without pickled objects:
 
@@ -39,7 +39,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The meaning of a table's columns."""
+    """The names, vocabularies and kinds of a table's columns."""
 
     numeric: list[str]  # names of the numeric columns, in order
     # Name of each categorical column and its vocabulary, in order.
@@ -78,7 +78,7 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The rows of one region; the module's docstring describes the arrays."""
+    """The rows of one region, in the arrays that the module's docstring describes."""
 
     columns: Columns
     numeric: Floats
@@ -120,21 +120,21 @@ def write_table(
     split: npt.ArrayLike,
     categorical: Sequence[str] = (),
 ) -> None:
-    """Write the table of one region; the same columns give the same bytes.
+    """Write the table of one region to a file. The same columns give the same bytes.
 
     Args:
-        path: the .npz to write or replace, atomically.
+        path: the .npz file, which is replaced if it exists.
         columns: the values [rows] of each column, by its name. Columns that are neither the target
-            nor categorical are numeric; in numeric columns NaN is a missing value.
-        target: the column to predict. In a classification its distinct values, of any type, are the
-            classes, in sorted order.
+            nor categorical are numeric. In numeric columns NaN is a missing value.
+        target: the column to predict. In a classification its distinct values, in sorted order, are
+            the classes.
         task: "classification" or "regression".
-        split: [rows] TRAIN, VALIDATION or TEST.
-        categorical: columns whose values become text; 4.0 becomes "4", and blanks around a text are
-            left out. A value that no training row has counts as unknown (0).
+        split: for each row TRAIN, VALIDATION or TEST.
+        categorical: the columns with categories. Their values become text, such as "4" for 4.0,
+            without blanks at the ends. A value that no training row has counts as unknown.
 
     Raises:
-        ValueError: the columns are not a valid table; the message names the column and the fault.
+        ValueError: the table is not valid. The message names the column and the fault.
         OSError: the file can't be written.
     """
     arrays = {name: _without_blanks(np.asarray(values)) for name, values in columns.items()}
@@ -161,9 +161,10 @@ def write_table(
 
 
 def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
-    """Write a table's .npz atomically, with the same bytes for the same table.
+    """Write a table to the .npz file `path`, atomically.
 
-    Compression halves the file's size, but writing then takes a hundred times as long.
+    The same table gives the same bytes. `compressed` halves the file's size, but writing takes a
+    hundred times as long.
     """
     save = np.savez_compressed if compressed else np.savez
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -185,7 +186,7 @@ def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
 
 
 def read_table(path: Path) -> Table:
-    """Return a table that `write_table` wrote.
+    """Return the table from a file that `write_table` or `save_table` wrote.
 
     Raise ValueError for any other file, and OSError if the file can't be read.
     """
@@ -261,7 +262,11 @@ def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool
 
 
 def category(text: str) -> str:
-    """Return a category's normal form: "4" for 4.0, "100000" for 1e+05, but "04" for a code 04."""
+    """Return the form of a category that all programs have in common.
+
+    A whole number is written without point and exponent: "4" for "4.0", "100000" for "1e+05". Any
+    other text, such as "04", stays as it is.
+    """
     if re.match(WHOLE, text) and (number := Decimal(text)) == (whole := int(number)):
         return str(whole)
     return text
@@ -270,7 +275,7 @@ def category(text: str) -> str:
 def to_float32(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) -> Floats:
     """Return numeric columns [rows, d] as float32, or as float64 if a column needs more digits.
 
-    Only the values of training rows decide this. `trained` [rows] is True for these rows.
+    Only the training rows decide this, for which `trained` [rows] is True.
     """
     with np.errstate(over="ignore"):
         narrow = numeric.astype(np.float32)
@@ -281,7 +286,10 @@ def to_float32(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_])
 
 
 def value_range(values: npt.NDArray[Any]) -> float:
-    """Return the maximum of numbers [n] minus their minimum; 0 if they only differ by rounding."""
+    """Return the largest of the values [n] minus the smallest.
+
+    The result is 0 if the values only differ by rounding.
+    """
     return float(_value_ranges(values.astype(np.float64)[:, None])[0]) if len(values) else 0.0
 
 
@@ -296,7 +304,7 @@ def _without_blanks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _vocabulary(values: npt.NDArray[Any]) -> list[str]:
-    """Return the distinct values as text, in the order of the values: 9 comes before 10."""
+    """Return the distinct values as text, in the order of the values: 9 before 10."""
     return [*dict.fromkeys(category(str(value)) for value in np.unique(values).tolist())]
 
 
@@ -308,10 +316,10 @@ def _encode(values: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.i
 
 
 def category_codes(vocabulary: Sequence[str]) -> dict[str, int]:
-    """Return a dictionary from the normal form of each category (see `category`) to its code."""
+    """Return the code of each category, by the form of it that `category` returns."""
     return {category(value): code for code, value in enumerate(vocabulary, start=1)}
 
 
 def stack(arrays: list[npt.NDArray[Any]], rows: int, dtype: type) -> npt.NDArray[Any]:
-    """Return the arrays as the columns of one array [rows, len(arrays)]; `arrays` may be empty."""
+    """Return one array [rows, len(arrays)], which has the arrays as its columns."""
     return np.stack(arrays, 1).astype(dtype, copy=False) if arrays else np.zeros((rows, 0), dtype)

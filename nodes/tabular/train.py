@@ -1,9 +1,8 @@
-"""The reference trainer's program, which trains a multi-layer perceptron on a region's table.
+"""The built-in trainer's program, which trains a multi-layer perceptron on a region's table.
 
-A trial may be interrupted at any step. It continues from its checkpoint, and its model has the same
-bits as without the interruption, unless the number of ranks changes or `local_steps` is above 1. A
-process that has trained other trials gives the same bits as a new process, because each trial sets
-all state that it depends on.
+A trial may be interrupted at any step, and continues from its checkpoint. Its model then has the
+same bits as without the interruption. This is not so if the number of ranks changes, or if
+`local_steps` is above 1. A process that has trained other trials gives the same bits as a new one.
 """
 
 from __future__ import annotations
@@ -45,7 +44,10 @@ def main() -> NoReturn:
 
 
 def train_one(t: trial.Trial) -> None:
-    """Train one trial, or measure models in mode "evaluate"; exit with the result."""
+    """Train one trial, and exit with its result.
+
+    In mode "evaluate", measure the trial's models instead.
+    """
     if t.mode == "evaluate":
         measure_models(t)
     try:
@@ -90,7 +92,10 @@ def check(chosen: settings.Settings, t: trial.Trial) -> None:
 
 
 def require_gpus(t: trial.Trial) -> None:
-    """Exit unless the trial's GPUs are usable, because a trial for GPUs never trains on CPUs."""
+    """Exit unless the trial's GPUs are usable.
+
+    A trial for GPUs never trains on CPUs instead.
+    """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < t.gpus:
         sys.exit(
@@ -101,7 +106,10 @@ def require_gpus(t: trial.Trial) -> None:
 
 
 def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
-    """Return the CPU or this rank's GPU; if it is a GPU, make torch deterministic."""
+    """Return the device on which this rank trains: the CPU or its GPU.
+
+    For a GPU, this also makes torch deterministic.
+    """
     if t.accelerator == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", team.local_rank)
@@ -131,7 +139,7 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def _reject_together(t: trial.Trial, team: ranks.Ranks, why: str) -> NoReturn:
-    """Reject the trial's settings; all ranks must call this."""
+    """Reject the trial, with the reason `why`. All ranks must call this."""
     team.barrier()  # if one rank ended while another rank still connects, that rank would fail
     t.reject(why)
 
@@ -139,7 +147,7 @@ def _reject_together(t: trial.Trial, team: ranks.Ranks, why: str) -> NoReturn:
 def train(
     t: trial.Trial, chosen: settings.Settings, device: torch.device, team: ranks.Ranks
 ) -> None:
-    """Train, and exit with the result."""
+    """Train the trial's network, and exit with the result."""
     if chosen.batch_size < team.count:
         _reject_together(
             t,
@@ -177,7 +185,7 @@ def build_steps(
     team: ranks.Ranks,
     device: torch.device,
 ) -> Steps:
-    """Return the training steps for a device, and move the network to it."""
+    """Move the network to the device, and return the training steps for it."""
     if device.type == "cpu" and not team.in_gang:
         return PlainSteps(network, data, chosen, t.seed)
     if device.type == "cpu":  # compiling kernels for the CPU would take longer than they save
@@ -224,7 +232,10 @@ def count_parameters(module: torch.nn.Module) -> int:
 
 
 def matmul_dtype(chosen: settings.Settings, device: torch.device) -> torch.dtype:
-    """Return the type of the hidden layers' matrix products; float32 on a CPU."""
+    """Return the type of the hidden layers' matrix products.
+
+    On a CPU it is float32. On a GPU the setting `precision` decides.
+    """
     if device.type == "cpu":
         return torch.float32
     if chosen.precision != "auto":
@@ -240,7 +251,7 @@ def matmul_dtype(chosen: settings.Settings, device: torch.device) -> torch.dtype
 
 @dataclass(kw_only=True)
 class TrainingProgress:
-    """The progress of the training, without the weights, optimiser and random state."""
+    """The numbers that say how far a training has come, for its checkpoint."""
 
     epoch: int = 0
     step: int = 0  # within the epoch
@@ -255,7 +266,7 @@ class TrainingProgress:
 
 
 class Training:
-    """The training of one network; its state can be saved in a checkpoint and restored."""
+    """The training of one network, which can be saved in a checkpoint and continued."""
 
     def __init__(
         self,
@@ -274,10 +285,10 @@ class Training:
         self.stopped = False  # True if the study has stopped the trial early
 
     def fit(self) -> None:
-        """Train to the last epoch, or until `patience` epochs bring no improvement.
+        """Train, and load the weights of the best epoch into the network.
 
-        If the study stops the trial early, end the training after the current epoch, and save a
-        checkpoint. In any case, load the weights of the best epoch at the end.
+        The training ends with the last epoch, or when `patience` epochs brought no improvement. If
+        the study stops the trial early, it ends after the current epoch, with a checkpoint.
         """
         self.restore()
         while not self.progress.is_over(self.settings):
@@ -290,9 +301,9 @@ class Training:
         self.network.load_state_dict(self.best_weights)
 
     def finish_epoch(self) -> None:
-        """Take the epoch's remaining steps.
+        """Take the epoch's remaining steps, and save the checkpoints that are due.
 
-        After each step call `save_if_due`, which may exit.
+        Saving may end the process.
         """
         progress = self.progress
         self.steps.begin(progress.epoch, progress.step, progress.loss_sum)
@@ -303,9 +314,10 @@ class Training:
         progress.loss_sum = self.steps.loss_sum()
 
     def save_if_due(self) -> None:
-        """If a checkpoint is due, save it, and exit so that the job's agent sends it.
+        """Save a checkpoint if one is due, and exit so that the job's agent sends it.
 
-        In a gang the agent sends it without an exit, so exit only if the trial was interrupted.
+        In a gang the agent sends it without an exit. There the process only exits if the trial was
+        interrupted.
         """
         if not self.is_due():
             return
@@ -315,7 +327,10 @@ class Training:
             self.trial.yield_node()
 
     def is_due(self) -> bool:
-        """Return whether to save now; all ranks get the same answer if they must save together."""
+        """Return whether to save a checkpoint now.
+
+        If the ranks must save together, all of them get the same answer.
+        """
         team, t = self.team, self.trial
         if not team.in_gang:
             return team.any_wished(wish=t.should_checkpoint())
@@ -327,8 +342,8 @@ class Training:
     def evaluate_epoch(self) -> None:
         """Measure the network on the validation rows, and report the metrics.
 
-        Keep a copy of the weights if this epoch is the best one so far. Then advance `progress` to
-        the next epoch. Reject the trial if a loss is not finite.
+        If this epoch is the best one so far, keep a copy of the weights. Then go to the next epoch.
+        Reject the trial if a loss is not finite.
         """
         progress, t = self.progress, self.trial
         train_loss = progress.loss_sum / self.steps_per_epoch
@@ -349,7 +364,7 @@ class Training:
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
 
     def save(self) -> None:
-        """Write a checkpoint, which has the same form on every device.
+        """Write a checkpoint, from which any device can continue.
 
         Only rank 0 writes it. On one machine the other ranks wait until it is written.
         """
@@ -387,7 +402,7 @@ class Training:
 def save_model(
     folder: Path, weights: dict[str, Tensor], data: dataset.Dataset, chosen: settings.Settings
 ) -> None:
-    """Write the model's files for `predict.py`: weights.pt and model.json."""
+    """Write the model's files, weights.pt and model.json, which `predict.py` reads."""
     folder.mkdir(exist_ok=True)
     torch.save({name: weight.cpu() for name, weight in weights.items()}, folder / "weights.pt")
     description = {

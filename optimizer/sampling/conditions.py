@@ -1,8 +1,9 @@
-"""Conditional parameters, inferred from the trials of an Optuna study that declares none.
+"""The conditional parameters of an Optuna study, inferred from its trials.
 
-A conditional parameter exists only for some values of another parameter, such as SGD's momentum.
-Without conditions, the model would propose a momentum for Adam. Such a trial would teach the model
-nothing, so the model would propose the same parameters again.
+A conditional parameter, such as SGD's momentum, exists only for some values of another parameter.
+Optuna does not record these values. Without conditions, the model would propose a momentum for
+Adam. Such a trial would teach the model nothing, so the model would propose the same parameters
+again.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def infer_conditions(
 
     - Each trial with A also has B.
     - No value of B is both in a trial with A and in a complete trial without A.
-    - These trials are at least twice as many as the values of B in them. With fewer trials, the
-      pattern may be chance.
+    - The trials with A and the complete trials without A are, together, at least twice as many as
+      the values of B in them. With fewer trials, the pattern may be chance.
 
     A value of B that is in no trial also activates A. A wrong condition is dropped after the first
     trial that contradicts it. Conditions have no cycles, because A is in fewer trials than B.

@@ -73,9 +73,9 @@ def suggest(
 ) -> Suggestion:
     """Return the point to try next. It repeats an earlier point only if no other is found.
 
-    The first point has the default values. The other start-up trials take good points of
-    `previous`, or else follow a scrambled Sobol sequence, which covers the space evenly and never
-    repeats a point. After the start-up trials, the sampler proposes.
+    The first point has the default values. The other start-up trials first take good points of
+    `previous`. When these are used up, or without `previous`, start-up trials follow a scrambled
+    Sobol sequence, which covers the space evenly. After the start-up trials, the sampler proposes.
 
     `history` is all trials so far in the order of their creation, with their active parameters.
     `seed` is the study's seed. `startup_trials` includes the trial with the default values. Of the
@@ -156,9 +156,11 @@ def _propose_with_optuna(
 
 
 def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun: int) -> Point:
-    """Return the next point of the Sobol sequence that is not in `taken`, if there is one.
+    """Return the next point of the Sobol sequence that is not in `taken`.
 
-    `begun` is the number of trials so far.
+    `begun`, the number of trials so far, says where in the sequence the search starts. If its next
+    DESIGN_TRIES points are all taken, all points of the space are searched, unless there are more
+    than ENUMERABLE. If every point is taken, the result is the point at which the search started.
     """
     design = _design_points(space, seed, begun - 1)  # the first trial has the defaults
     first = next(design)

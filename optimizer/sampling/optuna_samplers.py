@@ -60,7 +60,8 @@ class OptunaHistory:
     ) -> None:
         """Take the trials so far and their points. At least one of the trials must have a value.
 
-        Each of `points` has a value for every parameter, even an inactive one.
+        `name` is the sampler's name. Each of `points` has a value for every parameter, even an
+        inactive one.
         """
         self._space = space
         self._seen = _model_distributions(space)

@@ -52,9 +52,9 @@ class RegionSampler(BaseSampler):
     def __init__(self, *, seed: int | None = None, n_startup_trials: int = 10) -> None:
         """Create a sampler. Without a `seed`, each sampler has a different seed.
 
-        The Gaussian process proposes once `n_startup_trials` trials are complete. Until then,
-        trials follow a Sobol sequence. The first two trials are random, because the sampler only
-        proposes parameters that two earlier trials have.
+        The first two trials are random, because the sampler only proposes parameters that two
+        earlier trials have. The next trials follow a Sobol sequence. Once `n_startup_trials` trials
+        are complete, the Gaussian process proposes.
         """
         self._seed = _any_seed() if seed is None else int(seed)
         self._startup = n_startup_trials
@@ -83,7 +83,7 @@ class RegionSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the next values of the active parameters. Without a search space, return {}."""
+        """Return the next values of the active parameters, or {} if `search_space` is empty."""
         self._raise_error_if_multi_objective(study)
         trials = [
             each
@@ -128,7 +128,7 @@ def _any_seed() -> int:
 
 
 def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
-    """Return a finite loss for each of some finished trials, of which one or more are complete."""
+    """Return a finite loss for each of the finished `trials`. At least one must be complete."""
     violations = [
         _constraint_violation(each) if each.state == TrialState.COMPLETE else None
         for each in trials

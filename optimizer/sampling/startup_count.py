@@ -46,10 +46,11 @@ def results_awaited(startup: int) -> int:
 def first_model_trial(
     startup: int, trials: int, lanes: int, *, has_previous: bool = False
 ) -> int | None:
-    """Return the number of the first trial that the model proposes, or None. Numbers begin at 1.
+    """Return the number of the first trial that the model proposes. Numbers begin at 1.
 
-    `lanes` is the number of trials that run in parallel. They are created before the first result.
-    Failed trials, which would delay the model, are not considered.
+    `trials` is the number of all trials. The result is None if the model proposes none of them.
+    `lanes` is the number of trials that run in parallel. So the first `lanes` trials are created
+    before the first result. Failed trials, which would delay the model, are not considered.
     """
     startup = halve_startup(startup) if has_previous else startup
     first = max(startup, min(lanes, trials) - 1 + results_awaited(startup)) + 1

@@ -71,7 +71,10 @@ class Prediction:
         return most * math.sqrt(float(self.weights @ (away / most) ** 2))
 
     def shifted(self, by: float, deviation: float) -> Prediction:
-        """Return the prediction plus a random difference with the mean `by` and this deviation."""
+        """Return the prediction plus a random difference.
+
+        The difference has the mean `by` and the standard deviation `deviation`.
+        """
         return Prediction(self.weights, self.means + by, np.hypot(self.deviations, deviation))
 
     def probability_below(self, loss: float) -> float:
@@ -121,8 +124,9 @@ class CurveModel:
         """Convert `found` to the units of the reports, and widen it if it is too certain.
 
         `found` was made from the reports up to `step`. A calibration factor above 1 at this step
-        means that predictions of the complete curves were too certain. Then each component is
-        widened by this factor and by the spread of all components' means.
+        means that predictions of how complete curves end, made from their reports up to `step`,
+        were too certain. Then each component's variance is increased by the variance of all
+        components' means, and the resulting deviation is multiplied by the factor.
         """
         wider = self._misses.get(step)
         if wider is None:
@@ -134,10 +138,11 @@ class CurveModel:
         )
 
     def _calibration_factor(self, until: float) -> float:
-        """Return √((Σ z² + _DOUBT²) / n), which is above 1 if predictions are too certain.
+        """Return the factor by which predictions are too certain. If it is 1 or less, they are not.
 
-        Each of the n complete curves is predicted from its reports up to `until`. z is the
-        prediction's error in standard deviations. The result is 1 if no curve can be predicted.
+        Each complete curve with reports both up to `until` and later is predicted from the reports
+        up to `until`. z is a prediction's error in standard deviations. With n such curves, the
+        result is √((Σ z² + _DOUBT²) / n). Without such a curve, the result is 1.
         """
         away = []
         for t, y in self._curves:

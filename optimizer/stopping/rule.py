@@ -3,13 +3,13 @@
 A trial is stopped if, with probability `confidence` or more, it would end worse than the region's
 best complete trial. These trials are not stopped:
 
-- a trial whose last report (of the metric at a step) is before `min_steps` or at the last step, or
-  that has fewer than `LEAST_REPORTS` reports
-- any trial, until `startup_trials` trials with reports (at least 2) are complete
+- a trial with fewer than `LEAST_REPORTS` reports (values of the metric at a step)
+- a trial whose last report is for a step before `min_steps`, or for the training's last step
+- any trial, until enough trials with reports are complete: `startup_trials`, but at least 2
 - a trial that has already reported a better value than the region's best result
-- a trial whose stop would exceed a limit. Fewer than two thirds of the running trials (but at least
-  one) may be stopped at one time, and at most the share `max_stopped` of all begun trials. So a
-  wrong prediction can't stop all trials
+- a trial whose stop would exceed a limit. At one time, fewer than two thirds of the running trials
+  may be stopped, except that a single running trial may be stopped. In total, at most the share
+  `max_stopped` of all begun trials may be stopped. So a wrong prediction can't stop all trials
 
 Many trainers return the weights of the best epoch, not of the last. So if the complete trials'
 results are closer to their best reports than to their last, each report is replaced by the trial's

@@ -143,8 +143,8 @@ def sync(path: Path) -> None:
 def sync_all(paths: Sequence[Path]) -> None:
     """Make files and folders of one filesystem survive a power failure.
 
-    If there are more than 16, one syncfs(2) syncs their whole filesystem, because an fsync of each
-    would take milliseconds.
+    If there are more than 16, one syncfs(2) syncs their whole filesystem, because each fsync takes
+    milliseconds.
     """
     if len(paths) <= _FEW:
         for path in paths:

@@ -42,9 +42,9 @@ class Imds:
     def __init__(self, base: str = "", timeout: float = 5, waits: Sequence[float] = ()) -> None:
         """Set the service's URL and the `timeout` in seconds.
 
-        The default is the URL in the environment variable that `ENDPOINT` names, or else AWS's. A
-        request without an answer, or with the answer 429 or 5xx, is repeated after each wait in
-        `waits` (seconds).
+        If `base` is empty, the URL is the value of the environment variable that `ENDPOINT` names.
+        If this variable is not set, AWS's URL is used. A request without an answer, or with the
+        answer 429 or 5xx, is repeated after each wait in `waits` (seconds).
         """
         self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
         self._timeout, self._waits = timeout, waits
@@ -199,7 +199,8 @@ def fetch(
 ) -> bytes:
     """Return the body of the answer to a request.
 
-    Raises RefusedError if the answer is an error, and an error in NO_ANSWER if there is no answer.
+    Raises RefusedError if the answer is an error. If there is no answer, raises one of the
+    exceptions in NO_ANSWER.
     """
     data = body if method != "GET" else None
     request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310

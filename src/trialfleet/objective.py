@@ -37,7 +37,7 @@ def losses(results: Iterable[float | None], direction: Direction) -> list[float]
     """Return the losses of results, with each infinite loss replaced by the nearest finite one.
 
     If no loss is finite, all are 0. A failed trial's loss is infinite, so the trial gets the worst
-    loss, as in Optuna's GPSampler. Otherwise the sampler would propose its parameters again.
+    loss, as in Optuna's GPSampler. Otherwise the sampler would propose the failed parameters again.
     """
     known = [loss(result, direction) for result in results]
     finite = [value for value in known if math.isfinite(value)] or [0.0]
@@ -51,7 +51,7 @@ def is_better(result: float | None, other: float | None, direction: Direction) -
 
 
 def gain(result: float | None, other: float | None, direction: Direction) -> float | None:
-    """Return by how much `result` is better than `other`, or None if this is not finite."""
+    """Return by how much `result` is better than `other`, or None if the gain is not finite."""
     difference = loss(other, direction) - loss(result, direction)
     return difference if math.isfinite(difference) else None
 

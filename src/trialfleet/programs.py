@@ -7,7 +7,8 @@ move modules. So a program's name never changes, and only this file knows the pr
 first argument of most programs is a run's folder.
 
 DAGMan runs `ask-service` before and after each trial. That program needs only the standard library.
-So `python -I -S` runs this file by its path, which takes no longer than Python's own start.
+So its command line is `python -I -S` with the path of this file. It then starts nearly as fast as
+Python itself.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Section(BaseModel):
     """A table of a study or fleet file. The error for an unknown key lists the known keys.
 
     If the table comes from a file (`FROM_FILE`), an optional part without a value (`part:`) is an
-    error. Otherwise that part would count as left out, although the file's author named it.
+    error. Without this rule, the part would count as left out, although the file's author named it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

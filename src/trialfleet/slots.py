@@ -1,7 +1,7 @@
 """Rules for a machine's slots: which ones run a job, and which ones are claimed for a job.
 
-`is_held` means that a slot is claimed for a job or will be soon, not that a job is on hold. A
-machine without such a slot is idle. Two kinds of slots have a job's id but run no job:
+`is_held` means that a slot is claimed or will be soon, not that a job is on hold. HTCondor keeps a
+claimed slot for the next job when a job ends. A machine without held slots is idle. Two kinds of slots have a job's id but run no job:
 partitionable slots, whose jobs run in dynamic slots, and data slots. A data slot holds files that
 jobs share. HTCondor releases it 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last of these jobs, or
 when the machine drains. A data slot never counts as held.
@@ -21,7 +21,7 @@ IS_FREE = f'regexp("^data", Name) =?= true || ({_UNHELD})'
 
 
 def is_held(ad: Mapping[str, Any]) -> bool:
-    """Return whether the slot is claimed for a job, or kept for the next one after a job ended."""
+    """Return whether the slot is claimed, also between two jobs, or will be claimed soon."""
     return ad.get("State") in HELD and not is_data_slot(ad)
 
 

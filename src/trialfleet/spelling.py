@@ -13,7 +13,8 @@ def did_you_mean(
 ) -> str:
     """Return ` (did you mean …?)` with the choice that `word` may mean, or "" if there is none.
 
-    This choice is `other_words[word]`, or else the choice that is spelt most like `word`.
+    This choice is the value of `word` in `other_words`. If `other_words` lacks `word`, it is the
+    choice that is spelt most like `word`.
     """
     known = (other_words or {}).get(word.lower()) or nearest_choice(word, choices)
     return f" (did you mean {known!r}?)" if known else ""

@@ -29,7 +29,7 @@ class WallClock:
         clock: Callable[[], datetime] = real_time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read `clock`, which returns the time in UTC, and trust this first time.
+        """Read `clock`, which returns the time in UTC, and take its first value as correct.
 
         `ticks` returns the seconds of a monotonic clock.
         """

@@ -1,1 +1,1 @@
-"""Modules that read facts about runs and decide nothing. Only one module reads each fact."""
+"""Modules that read facts about runs and decide nothing. Each fact is read by one module only."""

@@ -86,7 +86,7 @@ def expected_costs(spendings: Iterable[Spending], before: Expected | None = None
 def usd_budget(
     name: str, usd: float, spendings: Sequence[Spending], expected: Expected
 ) -> UsdBudget:
-    """Return the budget `name` with its limit `usd`, and what the regions spent and reserved."""
+    """Return the budget `name` of `usd`, with the amounts that the regions spent and reserved."""
     return UsdBudget(
         name=name,
         usd=usd,

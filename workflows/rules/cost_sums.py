@@ -105,7 +105,7 @@ def sums(items: Iterable[Item], by: Sequence[str]) -> list[CostSum]:
 
 
 def add(items: Sequence[Item], key: dict[str, str] | None = None) -> CostSum:
-    """Return the sum of items."""
+    """Return the sum of items. `key` becomes the sum's `key`."""
     is_priced = not items or any(item.usd is not None for item in items)
 
     def usd(kinds: Iterable[Kind]) -> float | None:

@@ -60,9 +60,10 @@ def decide(
 def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
     """Return which of a gang's jobs to remove from the queue, by their ProcId.
 
-    After the gang's end, jobs are removed that don't run, are silent, or take too long to leave.
-    Before the end, all jobs are removed if fewer than `size.least` are left. They are also removed
-    if a job is on hold, unless a person put it on hold.
+    After the gang's end, these are the jobs that don't run, and the jobs whose agent has sent no
+    message recently. `SAVE_SECONDS` after the end, these are all jobs that are left. Before the
+    end, all jobs are removed if fewer than `size.least` are left. They are also removed if a job is
+    on hold, unless a person put it on hold.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -271,10 +272,11 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """Return the roster after a worker's failure, for a new generation or the trial's end.
+    """Return the roster after a worker's failure.
 
-    More than `MOST_FAILURES` failures without a checkpoint in between are the trainer's fault, and
-    end the trial. The worker that ended first is the cause, because the others ended when they lost
+    The result is `another` (the roster for a new generation) or a roster that ends the trial. More
+    than `MOST_FAILURES` failures without a checkpoint in between are the trainer's fault, and end
+    the trial. The worker that ended first is the cause, because the others ended when they lost
     their connection to it. While the result of this worker is on its way, return `roster`.
     """
     has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)

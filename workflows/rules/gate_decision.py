@@ -14,9 +14,11 @@ Scheuer and Neuenschwander (Beyond p-values: a phase II dual-criterion design, C
 If the trainer writes the loss of each row, a paired bootstrap decides whether chance explains the
 difference (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13; Koehn,
 Statistical significance tests for machine translation evaluation, 2004). Both models were measured
-on the same rows, so rows are resampled in pairs. The rule has a disadvantage. If a model that is a
-little worse passes each day, the models slowly become worse. This is known as the creep of
-non-inferiority trials (D'Agostino, Massaro and Sullivan, Statistics in Medicine 22, 2003).
+on the same rows, so rows are resampled in pairs.
+
+The rule that both conditions are needed has a disadvantage. If a model that is a little worse
+passes each day, the models slowly become worse. This is known as the creep of non-inferiority
+trials (D'Agostino, Massaro and Sullivan, Statistics in Medicine 22, 2003).
 
 A difference that is due to chance could as well have been in the challenger's favour. So the
 difference counts as chance only if its confidence interval reaches below zero by at least a quarter
@@ -31,8 +33,8 @@ If a day's labels are shuffled, both models look equally bad on the day's rows. 
 also measures a constant prediction, the challenger must be shown to be better than that prediction.
 
 A champion can't be good on values that it never saw, such as categories with a new spelling. So the
-challenger must also pass on the rows without such values. If fewer than half of all rows are left,
-the comparison is not fair, and the champion stays.
+challenger must also pass on the rows without such values. If fewer than half of all rows lack such
+values, the comparison is not fair, and the champion stays.
 """
 
 from __future__ import annotations
@@ -128,7 +130,10 @@ def passed_message(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Return a text which says that a region keeps its current model, of the run `champion`."""
+    """Return a text which says that a region keeps its current model.
+
+    The text names the model's run `champion`, if it is known.
+    """
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 

@@ -187,7 +187,7 @@ def _stuck_trouble(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _state(job: JobFacts) -> tuple[str, float] | None:
-    """Return a job's temporary state and how many seconds it may last, or None."""
+    """Return a job's state and how many seconds it may last, or None if it isn't temporary."""
     of_input = LONG + job.input_mb / _MB_PER_SECOND
     states: dict[int, tuple[str, float]] = {
         JobStatus.REMOVED: ("removed and still in the queue", LONG),

@@ -32,8 +32,9 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 def seems_useless(final: str | None, cause: Cause | None, *, complete: int) -> bool:
     """Return whether a region would probably fail again after a resume.
 
-    It would if `final_reason` gives a reason, which is `final`. It also would if no trial is
-    complete and all attempts, at least `ENOUGH`, failed from one cause.
+    `final` is the result of `final_reason`, and `cause` is a cause of failed attempts. The region
+    would fail if `final` is a reason. It also would if no trial is complete and all failed
+    attempts, at least `ENOUGH`, have this cause.
     """
     if final:
         return True
@@ -43,8 +44,8 @@ def seems_useless(final: str | None, cause: Cause | None, *, complete: int) -> b
 def _would_recur(reason: str | None) -> bool:
     """Return whether a region ended for a reason that would recur after a resume.
 
-    Either the trainer left no model, or all attempts failed alike from a cause inside the run, such
-    as its copy of the trainer.
+    There are two such reasons: the trainer left no model, or all attempts failed alike from a cause
+    inside the run, such as the run's copy of the trainer.
     """
     text = reason or ""
     why = text.removeprefix(GAVE_UP)
@@ -58,9 +59,9 @@ def final_reason(
 
     Return None if the region may get more trials.
 
-    `reason` is why the region ended early, if it did. `failed` trials failed for good, and
-    `allowed` of them are allowed. Of at most `budget` trials, `finished` have ended, and `done` of
-    these are complete.
+    `reason` is why the region ended early, if it did. `failed` is the number of trials that failed
+    for good, and `allowed` is how many may fail. Of at most `budget` trials, `finished` have ended,
+    and `done` of these are complete.
     """
     if refused := refusal("region", Facts(failed=failed, failures=allowed)):
         return refused.reason

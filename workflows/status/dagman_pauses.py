@@ -55,7 +55,7 @@ def find_pauses(
         active: begin and end of each DAGMan's execution. If an end is unknown (None), the last of
             `signs` before the next begin is used.
         signs: the times of events of the run's jobs.
-        stops: the times when the DAGMan was removed from the queue.
+        stops: the times when the whole graph's DAGMan was removed from the queue.
     """
     begins = sorted(begin for begin, _ in active)
     spans = sorted((begin, _end(begin, end, begins, signs)) for begin, end in active)

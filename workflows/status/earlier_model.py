@@ -26,7 +26,7 @@ class BesideEarlier(NamedTuple):
 
 
 def beside_earlier(published: Path, study: Study) -> BesideEarlier:
-    """Return the metric's values for a published model and for the region's previous model.
+    """Return a metric of a published model and of the region's previous model.
 
     If a gate measured both models on the same rows, the values are the gate's. Otherwise each value
     is from that model's full training, and the two trainings measured different rows. Raises

@@ -78,7 +78,8 @@ def find_packages(modules: Sequence[str]) -> list[str]:
 def top_level_imports(files: Iterable[Path]) -> list[str]:
     """Return the modules that Python files import at their top level, sorted by name.
 
-    The result omits Python's own modules, the files' own names, and imports in functions or `try`.
+    The result omits Python's own modules, modules that are among the files, and imports in
+    functions or `try`.
     """
     sent = list(files)
     own = {*_SENT, *(file.stem for file in sent)}

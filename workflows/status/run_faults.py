@@ -70,7 +70,7 @@ class Fault:
         patience: the seconds that the fault may last before its repair.
         is_sure: whether one check proves the fault. False if the fault may only appear because the
             queue and the files were read at different times.
-        has_parent: whether the whole graph's DAGMan waits for the job or for its region's DAGMan.
+        has_parent: whether another DAGMan of the run waits for the faulty DAGMan or for the trial.
         node: the trial's DAG node, or None for a DAGMan.
     """
 
@@ -86,8 +86,8 @@ class Fault:
     def for_person(self) -> Fault:
         """Return the fault with the remedy for a repair that a person requests.
 
-        The supervisor leaves a DAGMan alone that a person put on hold: its remedy is NONE. If a
-        person requests the repair, the remedy is RELEASE.
+        If a person put a DAGMan on hold, the fault's remedy is NONE, so the supervisor doesn't
+        release the DAGMan. If a person requests the repair, the remedy is RELEASE.
         """
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
@@ -243,8 +243,8 @@ class _Dagman:
         """Return a fault if DAGMan missed the end of a script.
 
         If DAGMan ignored the script's end, the remedy is a restart. DAGMan then reads its log again
-        (recovery), and runs the scripts of the retried DAG node again. If the log is damaged, a
-        recovery fails, too. So the remedy is a new DAGMan job without recovery.
+        (recovery), and runs the DAG node's scripts again. If DAGMan's log is damaged, a recovery
+        would fail. The remedy is then a new DAGMan job without recovery.
         """
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
@@ -285,7 +285,7 @@ def _absence_faults(folder: RunFolder) -> list[Fault]:
 
 
 def _lost_region_faults(folder: RunFolder, submitted: Container[str | None]) -> list[Fault]:
-    """Return a fault if the queue lost a region's DAGMan and no other DAGMan will submit it again.
+    """Return at most one fault: a region's DAGMan is lost, and no DAGMan will submit it again.
 
     `submitted` has the slugs of the regions whose DAGMan is in the queue and was not submitted by
     another DAGMan. None stands for the whole graph's DAGMan.

@@ -73,7 +73,10 @@ class Trial(Job):
 
     @property
     def compute_seconds(self) -> float | None:
-        """The time in which the trial used a slot, from HTCondor, or else from the trainer."""
+        """The seconds for which the trial used a slot, from HTCondor.
+
+        If HTCondor's value is unknown, the training's duration that the trainer reported.
+        """
         return self.seconds if self.wall_seconds is None else self.wall_seconds
 
     def row(self) -> dict[str, Any]:
@@ -177,8 +180,9 @@ def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
 class RunTrials:
     """Reads a run's trials repeatedly. Most finished trials are read only once.
 
-    With `brief`, `read` and `read_all` may leave out curves and other parts, which status and costs
-    don't need. `read_region` and `read_numbers` return whole trials.
+    If `brief` is true, the methods `read` and `read_all` may leave out parts of the trials that
+    status and costs don't need, such as curves. `read_region` and `read_numbers` return whole
+    trials.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:

@@ -115,7 +115,7 @@ class RunSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sources:
-    """The sources of a region's status, except its own files."""
+    """The sources of a region's status, except the region's own files."""
 
     region: RegionGraph
     state: RunState
@@ -130,7 +130,7 @@ class _Sources:
 
 @dataclass(kw_only=True)
 class _Decided:
-    """A region's cached status, valid until `stamp` changes, and at most until `until`."""
+    """A region's cached status, valid while its sources don't change, and at most until `until`."""
 
     stamp: object  # changes with the sources
     reports: object  # changes with the reports of running trials
@@ -303,7 +303,10 @@ class StatusReader:
     def _script_errors(
         self, regions: Iterable[RegionStatus], trouble: str
     ) -> tuple[list[str], list[str]]:
-        """Return the errors of scripts and of the service, and why other scripts wait."""
+        """Return the errors of scripts and of the service, and why other scripts wait.
+
+        `trouble` says why the optimiser's service does not answer, or is empty.
+        """
         errors = [str(each) for each in failing_scripts(self._folder.failing)]
         under_way = [region for region in regions if region.state in {*UNDER_WAY, RunState.WAITING}]
         if trouble and under_way:
@@ -519,10 +522,10 @@ class StatusReader:
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run in the folder `path`, under the path that the folder had when it was planned.
+    """Return the run in the folder `path`, with the folder's path as it was at planning.
 
     The run's jobs use that path. `path` may be spelt differently, or be a link to the folder.
-    Raises InputError if the folder does not contain a run, or was moved since.
+    Raises InputError if the folder does not contain a run, or was moved after planning.
     """
     study = RunFolder(path.absolute()).study
     why = f"it has no {study.name}"

@@ -29,10 +29,10 @@ class RegionStatus:
         phase: "waiting", "trials", "best", "gate", "publish" or "done".
         done: the number of complete trials.
         failed: the number of permanently failed trials.
-        pruned: the number of trials abandoned through no fault of their parameters.
+        pruned: the number of abandoned trials: no money was left, or the day's deadline had passed.
         running_trials: the progress of each running trial and of a running full training.
-        queued: the number of trials whose job waits for a slot or whose parameters are being
-            chosen, and of waiting jobs that will ask for a trial.
+        queued: the number of waiting trials: the job waits for a slot, or the parameters are being
+            chosen. Waiting jobs that will then ask for a trial count, too.
         interrupted: the number of trials that ran when the run ended. `resume` trains them again.
         budget: the maximum number of trials.
         best: the best value of the objective so far, of the trial with the number `best_trial`.
@@ -46,12 +46,13 @@ class RegionStatus:
         gate: the gate's message about a model that passed the comparison with the current one.
         kept: why the gate kept the current model instead of the new one.
         holdout: a warning about the full training's metrics.
-        changed: the files of its data or code that have changed since the submission.
+        changed: the files of the region's data, or of the code, that have changed since the run's
+            submission.
         checks: the warnings from the checks of the day's table.
         drift: a message that the previously current model has drifted, if gates measured a drift.
         cause: the most frequent cause of failed attempts if the region failed or was stopped.
             Otherwise the latest cause.
-        cut_off: the number of trials that lost their retry because the region failed.
+        cut_off: the number of trials with a failed attempt and no retry, because the region failed.
         failing: the region's scripts that fail now, or that failed when the region ended.
         over: why the region gets no more trials, even after a resume. None if it may get more, or
             if it succeeded.
@@ -99,7 +100,7 @@ class RegionStatus:
 
     @property
     def all_failed(self) -> int:
-        """The number of failed trials, including those that lost their retry."""
+        """The number of failed trials, including those counted in `cut_off`."""
         return self.failed + self.cut_off
 
 
@@ -112,7 +113,7 @@ class RunStatus:
         notice: the most important notices, for example that HTCondor is unreachable.
         troubles: faults that now block the run or parts of it.
         failing: the troubles that are errors of the run's scripts or of the optimiser's service.
-        hopeless: the troubles that keep waiting trials from ever starting in the present pool.
+        hopeless: the troubles because of which waiting trials can't ever start in the present pool.
         job_troubles: the troubles of trials that make no progress.
         repairs: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
         money: the cost of the run's fleet, or None unless an autoscaler has reported it.
@@ -143,7 +144,10 @@ class RunStatus:
 
     @property
     def usd(self) -> float | None:
-        """The cost of the run's fleet, or else of its jobs. None if no price is known."""
+        """The cost of the run's fleet, or the cost of the run's jobs if `money` is None.
+
+        The result is None if no price is known.
+        """
         return self.money.spent if self.money else sum_known(each.usd for each in self.regions)
 
     @property

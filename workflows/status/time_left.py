@@ -23,8 +23,9 @@ def seconds_left(
     """Return the seconds that a region still needs, at its pace since its first trial.
 
     `first` is the time of the request for the first trial, in Unix seconds. `finished` is the
-    number of ended trials, `budget` the maximum number of trials. Pauses don't count for the pace,
-    but they count for the limit `hours`. The result is None until a trial has ended.
+    number of ended trials, `budget` the maximum number of trials. `hours` is the region's time
+    limit, if any. Pauses count for this limit, but not for the pace. The result is None until a
+    trial has ended.
     """
     if first is None or not finished:
         return None

@@ -23,12 +23,13 @@ class RunningTrial:
     """A trial, full training or gate that a job executes now, or a job between two trials.
 
     Attributes:
-        node: the trial's name, or else the name of the DAG node.
+        node: the trial's name. For a full training, a gate, or a job between two trials: the name
+            of the DAG node.
         slot: HTCondor's name of the slot, such as `slot1_1@host`.
         started: when its execution began, in Unix seconds.
         value: the objective's metric in the last report.
         ranks: for a gang (jobs that train one trial), the number of its jobs that train now. 0
-            while the jobs get ready.
+            while the jobs get ready. None without a gang.
     """
 
     node: str
@@ -84,7 +85,10 @@ def _running_trial(
 
 
 def _last_report(place: TrialFolder, metric: str) -> tuple[int, float | None] | None:
-    """Return a trial's last report, or None if there is none or its job trains another trial."""
+    """Return the step and the `metric` of a trial's last report.
+
+    The result is None without a report, or if the trial's job now trains another trial.
+    """
     order = read_order(place)
     if place.is_shared and (order is None or order.name != place.root.name):
         return None

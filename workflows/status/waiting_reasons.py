@@ -30,9 +30,9 @@ _MOST_GROUPS = 10  # of jobs that are compared with the slots; 200 slots take 30
 class Waiting:
     """A check of a run's waiting jobs, whose result is reused for 10 seconds.
 
-    `hopeless` has those of the last reasons that won't pass by themselves in the present pool. If
-    the study has a fleet, `hopeless` is empty, because the fleet may start nodes that can run the
-    jobs.
+    `hopeless` has the reasons, found by the last check, that won't pass by themselves in the
+    present pool. If the study has a fleet, `hopeless` is empty, because the fleet may start nodes
+    that can run the jobs.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
@@ -62,7 +62,7 @@ class Waiting:
         return (*access_point.reasons_jobs_wait(queued.ads), *trials)
 
     def _trials(self, queued: QueuedRun) -> tuple[str, ...]:
-        """Return why trials can't start. Trials with the requests of a running one are skipped."""
+        """Return why trials can't start. A trial is skipped if a running one has the same requests."""
         if not (waiting := _waiting_groups(queued.ads)):
             return ()
         if not has_negotiator():
@@ -83,9 +83,9 @@ class Waiting:
     ) -> Sequence[str]:
         """Return why a waiting job can't start in the pool's slots.
 
-        `notes` say why the autoscaler can't start an EC2 node for some trials. If the study has a
-        fleet and no slot fits the job, `notes` are returned instead of the reasons in the pool,
-        because the autoscaler may still start a suitable node.
+        `notes` say for which trials the autoscaler can't start an EC2 node, and why. If the study
+        has a fleet and no slot fits the job, `notes` are returned. The reasons in the pool don't
+        count then, because a new node could run the job.
         """
         job["QDate"] = 0  # the machine that a retry avoids for two minutes is suitable, too
         found = prospects(job, slots.whole)

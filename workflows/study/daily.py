@@ -1,4 +1,4 @@
-"""The tables `daily:` and `checks:` of a study, and the times at which the runs of days start."""
+"""The tables `daily:` and `checks:` of a study, and the times at which daily runs start."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Daily(Section):
         return now.astimezone(self.tzinfo).date()
 
     def due_day(self, now: datetime) -> date:
-        """Return the latest day whose run should have started at `now`: today or yesterday.
+        """Return the latest day whose run is due at the time `now`: today or yesterday.
 
         The run of a day is due from 5 minutes before its start time.
         """
@@ -189,8 +189,8 @@ class RunsDay(BaseModel):
     """The day that a run is for, as stored in the run's folder.
 
     `date` replaces `{date}` in the study's paths of data. No trial starts after `deadline`.
-    `settings` maps each region to a hash of its settings and its trainer's files, but not of its
-    data.
+    `settings` maps each region to a hash of its settings and of the trainer's files. The region's
+    data is not part of the hash.
     """
 
     date: date
@@ -199,5 +199,5 @@ class RunsDay(BaseModel):
 
     @property
     def end(self) -> datetime:
-        """The first moment after `date`, in UTC."""
+        """Midnight in UTC at the end of `date`."""
         return datetime.combine(self.date + timedelta(days=1), time(), UTC)

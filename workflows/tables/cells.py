@@ -56,7 +56,10 @@ def in_no_cell(frame: pl.DataFrame, null_values: Sequence[str]) -> list[str]:
 
 
 def _decategorise(values: pl.Series) -> pl.Series:
-    """Return the cells as they are, but texts of any type as strings without surrounding blanks."""
+    """Return texts, even of a categorical type, as strings without surrounding blanks.
+
+    Other cells are returned unchanged.
+    """
     texts = values.cast(pl.String) if _has_type(values, pl.Categorical, pl.Enum) else values
     return texts.str.strip_chars(BLANKS) if texts.dtype == pl.String else texts
 
@@ -220,7 +223,7 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
 
 
 def kind_now(values: pl.Series, kind: str) -> str:
-    """Return "number" if `recognise` has converted cells of `kind` to numbers, otherwise `kind`."""
+    """Return "number" if the cells of `kind` are already converted to numbers, otherwise `kind`."""
     return "number" if values.dtype == pl.Float64 else kind
 
 

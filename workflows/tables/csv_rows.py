@@ -172,8 +172,9 @@ class _Record:
 def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Record]:
     """Yield the rows that aren't blank. TableError if a quote is still open at the file's end.
 
-    To detect an open quote, a row of NULs is appended, because no file has such a row. If the csv
-    module doesn't read it as a separate row, a quote is open.
+    `skipped` is the number of the file's lines before `lines`. To detect an open quote, a row of
+    NULs is appended, because no file has such a row. If the csv module doesn't read it as a
+    separate row, a quote is open.
     """
     end = [_NUL, _NUL]
     reader = csv.reader(itertools.chain(lines, [separator.join(end)]), delimiter=separator)

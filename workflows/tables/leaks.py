@@ -93,8 +93,9 @@ def repeated_share(table: Table) -> float:
     """Return the share of distinct test rows, in a sample, that equal a training row.
 
     Two rows are equal if they agree in all used columns and in the target. The result is 0 if the
-    share is below 5%. It is also 0 if no numeric column, nor the target, has different values in at
-    least half of the rows. Then rows may be equal by chance.
+    share is below 5%. Rows with few different numbers may be equal by chance. So the result is also
+    0 unless the target or a numeric column has at least half as many distinct values as there are
+    distinct rows.
     """
     table = table.used()
     numbers = [*table.numeric.T, table.target]

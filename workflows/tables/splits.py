@@ -39,9 +39,9 @@ def split_rows(
 ) -> Codes:
     """Return each row's part: TRAIN, VALIDATION or TEST.
 
-    `classes` has the class of each row. A random split keeps their proportions in each part.
-    `numbered` has the rows' numbers in the file, for messages. TableError if the column that
-    decides the split can't be used.
+    `classes` has the class of each row; None for a regression. A random split keeps the proportions
+    of the classes in each part. `numbered` has the rows' numbers in the file, for messages.
+    TableError if the column that decides the split can't be used.
     """
     for name in split.own_columns:
         if cells.kind_of_type(frame[name]) is None:

@@ -123,8 +123,8 @@ def build_table(
 def describe(table: Table) -> Description:
     """Return a table's description, as far as the table itself shows it.
 
-    The file from which it was made shows more. The entries for these facts are empty, `missing` has
-    only numeric columns, and `notes` has only the columns that determine the target.
+    Entries that need the table's original file are empty. `missing` has only numeric columns, and
+    `notes` has only the columns that determine the target.
     """
     table = table.used()
     columns, values = table.columns, table.target
@@ -173,7 +173,7 @@ def _parts(split: npt.NDArray[np.int8]) -> dict[str, int]:
 def _check_parts(split: npt.NDArray[np.int8], goal: Target, target: str) -> None:
     if empty := [name for name, count in _parts(split).items() if not count]:
         raise TableError(
-            f"of the {len(split)} rows with a target, none is for {' or '.join(empty)}; "
+            f"of the {len(split)} rows with a target, none is in the part {' or '.join(empty)}; "
             "see table.split"
         )
     if value_range(goal.values[split == TRAIN]):

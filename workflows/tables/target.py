@@ -39,7 +39,7 @@ def read_target(
     wanted: Literal["auto", "classification", "regression"],
     numbered: Sequence[int],
 ) -> Target:
-    """Return the target from its cells.
+    """Return the target: its cells as numbers, or as classes.
 
     `wanted` is the study's `table.task`. `numbered` has each cell's row in the file. TableError if
     the cells can't be used.

@@ -59,8 +59,8 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
     """Yield a function that shows a text, with the seconds since the `with` block began.
 
     A terminal shows only the latest text, and removes it when the block ends. A file or a pipe gets
-    a line for each text. A text that differs from the last line at most in numbers gets a line only
-    after 15 s.
+    a line for each text. If a text differs from the last line at most in numbers, it gets a line
+    only once the last line is 15 s old.
     """
     from rich.live import Live
     from rich.text import Text
@@ -136,7 +136,7 @@ class LongTable:
 
 
 class _ColumnCells:
-    """An empty cell, from which rich computes the width that all cells of a column need."""
+    """An empty cell in place of a column's cells, which tells rich the width that they need."""
 
     def __init__(self, cells: Iterable[str]) -> None:
         self._cells, self.width = {*cells}, 0

@@ -38,7 +38,7 @@ _PROVIDERS = ("env", "container-role")  # botocore's sources of keys that need t
 
 @dataclass(frozen=True, kw_only=True)
 class AwsEnvironment:
-    """The number of an AWS account, and the environment variables that select it."""
+    """An AWS account's number, and the environment variables that are needed to use the account."""
 
     account: str
     variables: Mapping[str, str]

@@ -46,7 +46,7 @@ _ENCRYPTED: ServerSideEncryptionConfigurationTypeDef = {
 
 
 def fleet_bucket(fleet: Fleet, account: str) -> str:
-    """Return the name of the user's bucket, or else of the bucket that trialfleet creates."""
+    """Return the name of the fleet's bucket: the user's or, if none is named, trialfleet's own."""
     return fleet.bucket or names.bucket_name(fleet.full_name, account)
 
 
@@ -113,7 +113,7 @@ def _region(s3: S3Client, name: str, account: str) -> str | None:
 
 
 def _raise_overriding_denial(s3: S3Client, name: str, account: str) -> None:
-    """Raise AWS's refusal to list the bucket, unless a policy for the user could allow it.
+    """Raise AWS's refusal to list the bucket, if no policy for the user could prevent it.
 
     AWS explains why it refuses to list, but not why it refuses a HEAD request. Both requests need
     the same permission.
@@ -132,7 +132,7 @@ def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
 
 
 def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
-    """List the AWS regions that the fleet has used, first the one with the bucket and the token.
+    """List the AWS regions that the fleet has used, the region of the bucket first.
 
     Regions that the fleet's file no longer names are included. The list is empty before the first
     `fleet up` and after `fleet down`.
@@ -203,7 +203,7 @@ def _make(s3: S3Client, name: str, aws_region: str) -> None:
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
-    """Correct the bucket's settings. If it is new, set all without reading them first."""
+    """Correct the bucket's settings. If the bucket is new, set them without reading them first."""
 
     def setting(get: Callable[..., Any], key: str) -> Any:
         return None if is_new else or_none(lambda: get(Bucket=name)[key], *UNSET)

@@ -114,7 +114,7 @@ class Aws:
         return who
 
     def endpoint(self, aws_region: str) -> str:
-        """Return the URL that the user's AWS settings set for SSM, or an empty text."""
+        """Return the endpoint URL of SSM if the user's AWS settings change it, or an empty text."""
         url = self.ssm(aws_region).meta.endpoint_url
         unchanged: Any = {"ignore_configured_endpoint_urls": True}
         own = self._session.client("ssm", region_name=aws_region, config=Config(**unchanged))
@@ -211,7 +211,7 @@ def _denial_advice(message: str) -> str:
 
 
 def lacks_policy(error: ClientError) -> bool:
-    """Return whether AWS denied a permission that another policy for the user could grant."""
+    """Return whether AWS denied a permission that an additional policy for the user could grant."""
     return error_code(error) in DENIED and not _LIMITED.search(error_message(error))
 
 

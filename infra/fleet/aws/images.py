@@ -21,8 +21,8 @@ class Image:
     Attributes:
         root: name of the root device.
         root_gib: size of the root disk in GiB.
-        kept: other disks, as sizes in GiB by device name. AWS keeps them by default when the
-            instance ends.
+        kept: sizes in GiB of the other disks that, by the image's settings, outlive the instance,
+            by device name.
     """
 
     id: str

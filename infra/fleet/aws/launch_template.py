@@ -121,9 +121,9 @@ def ensure(
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
-    """Return a hash of a template's content.
+    """Return a hash of a template's content, by which contents are compared.
 
-    Contents can't be compared, because AWS returns them in another form.
+    AWS returns contents in another form, so they can't be compared directly.
     """
     text = json.dumps(wanted, sort_keys=True)
     return "sha256 " + hashlib.sha256(text.encode()).hexdigest()

@@ -174,7 +174,7 @@ class _Arns:
         self.profile = self._iam("instance-profile")
 
     def ec2(self, *kinds: str) -> list[str]:
-        """Return ARNs of EC2 resources in all AWS regions, each given by its type or TYPE/ID."""
+        """Return ARNs of EC2 resources of these kinds (TYPE or TYPE/ID) in any AWS region."""
         return [
             f"arn:{self._partition}:ec2:*:{self._account}:{kind if '/' in kind else f'{kind}/*'}"
             for kind in kinds
@@ -222,7 +222,10 @@ def _allow(
 
 
 def _read_statements(_: Fleet, __: _Arns) -> list[Document]:
-    """Allow actions that only read. AWS can't restrict these actions to certain resources."""
+    """Return statements that allow actions which only read.
+
+    AWS can't restrict these actions to certain resources.
+    """
     others = [
         *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
         "ssm:DescribeParameters",
@@ -252,7 +255,7 @@ def _create_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
 
 
 def _untagged_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
-    """Allow actions that also need permissions on resources without the fleet's tag."""
+    """Return statements for actions that also need access to resources without the fleet's tag."""
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = arns.ec2("network-interface", "spot-instances-request", *subnets, *keys)

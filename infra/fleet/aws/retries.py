@@ -1,6 +1,6 @@
 """Retries of calls that AWS refuses until all of its servers know a recent change.
 
-botocore's own retries are only for transient failures.
+botocore itself only retries after network errors, server errors and throttling.
 """
 
 from __future__ import annotations

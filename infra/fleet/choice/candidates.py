@@ -56,7 +56,7 @@ def rank_candidates(
 def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
     """Return those of `pools` that are requested before the others.
 
-    There, finished work costs at most `GOOD` times as much as in the cheapest of `pools`.
+    In these pools, finished work costs at most `GOOD` times as much as in the cheapest pool.
     """
     best = min((one.cost for one in pools), default=0.0)
     return [one for one in pools if one.cost <= GOOD * best]

@@ -34,7 +34,7 @@ _SOLD: Any = [
 class Offer:
     """An instance type, and the fleet's AWS regions that offer it in the fleet's zones.
 
-    `others` are the fleet's AWS regions that don't.
+    `others` are the fleet's AWS regions that don't offer it.
     """
 
     type: str
@@ -107,7 +107,7 @@ def list_sold(aws: Aws, aws_region: str) -> list[InstanceType]:
 
 
 def parse_type(info: InstanceTypeInfoTypeDef) -> InstanceType:
-    """Parse AWS's description of a type. A part of a GPU counts as a GPU with less memory."""
+    """Parse AWS's description of a type. If the type has part of a GPU, this counts as a GPU."""
     gpus: list[Any] = _gpus(info)
     processors = info["ProcessorInfo"]["SupportedArchitectures"]
     return InstanceType(
@@ -192,5 +192,5 @@ def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
 
 
 def _has_whole_gpus(info: InstanceTypeInfoTypeDef) -> bool:
-    """Return whether a type has whole GPUs. Parts of GPUs need a driver that images lack."""
+    """Return whether a type has whole GPUs. AWS's image lacks the driver for parts of GPUs."""
     return bool(_gpus(info)) and all(gpu.get("Count", 0) >= 1 for gpu in _gpus(info))

@@ -57,9 +57,10 @@ class NodeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """The node hours and interruptions of one capacity pool, of which old ones count less.
+    """The node hours and interruptions of one capacity pool.
 
-    `last` is the time of the last interruption, or None if there was none.
+    Nodes that ended long ago count less. `last` is the time of the last interruption, or None if
+    there was none.
     """
 
     hours: float = 0.0
@@ -77,7 +78,7 @@ class PoolHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """The past of all capacity pools, as known at the time `at`.
+    """The node hours and interruptions of all capacity pools, as known at the time `at`.
 
     `bandwidths` has the median memory bandwidth of a GPU in GB/s, by instance type.
     """

@@ -83,8 +83,8 @@ def table() -> Table:
 def why_unavailable(aws_region: str) -> str:
     """Return why AWS gives no on-demand prices in USD for a region, or an empty text.
 
-    The text also says how to set prices. Only AWS's main partition and China have the Pricing API,
-    and China's prices are in CNY.
+    The text also says how to write prices to the user's cache. Only AWS's main partition and China
+    have the Pricing API, and China's prices are in CNY.
     """
     if names.partition(aws_region) == "aws":
         return ""

@@ -1,4 +1,4 @@
-"""The AWS account's quotas of running vCPUs, which are 0 for GPUs in a new account."""
+"""The AWS account's quotas of running vCPUs. In a new account, those for GPU types are 0."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Limit:
     """A quota that limits a fleet's nodes in an AWS region.
 
     `vcpus` is the number of vCPUs that may run at once, or None if unknown. `smallest` is the
-    number of vCPUs of the fleet's smallest candidate.
+    number of vCPUs of the smallest candidate that the quota limits.
     """
 
     quota: Quota

@@ -25,8 +25,9 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
     """Return the last line of each instance's boot log, by the instance's id.
 
-    Without a log, it is the last line of the console, or else AWS's reason for refusing the log. If
-    there is none of these, the instance is left out.
+    If there is no log, or it can't be read, the result has the last line of the console. If AWS
+    gives no console output either, the result has the error of reading the log. An instance with
+    none of these is left out.
     """
     wanted = list(instances)
     if not wanted:
@@ -72,7 +73,10 @@ def _console(aws: Aws, instance: Instance) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of the node's own log in `text`, or else the last line of all."""
+    """Return the last line of the node's boot program in `text`.
+
+    If the program wrote no line there, return the last of all lines.
+    """
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     own = [match[0] for line in lines if (match := OWN_LINE.search(line))]
     return (own or lines or [""])[-1][:LONGEST]

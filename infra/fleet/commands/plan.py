@@ -39,13 +39,13 @@ class FleetPlan:
     Attributes:
         candidates: the choices for a node (type, zone, spot or on-demand), the best first.
         first: how many candidates, spot and on-demand together, are requested before all others.
-        seen: past node hours and interruptions of each candidate, in the same order.
+        seen: past node hours and interruptions of each candidate, in the order of `candidates`.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
         placement_scores: AWS's score (1 to 10) for a request of `spot_nodes` nodes, by AWS region.
             Empty if unknown.
         makes: resources that `fleet up` makes, besides the nodes.
         living: number of nodes that exist already.
-        most_per_hour: USD per hour of `max_nodes` of the most expensive nodes, but at most
+        most_per_hour: USD per hour of `max_nodes` nodes at the highest price, but at most
             `hour_cap`.
         on_demand: USD per hour on-demand, by AWS region and type, without unknown prices.
         offers: which AWS regions offer which type. Empty for a single AWS region.

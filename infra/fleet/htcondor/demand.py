@@ -81,9 +81,11 @@ def read_pool(
 ) -> PoolView:
     """Return a fleet's nodes in the pool, and what a run's trials request.
 
-    If `fleet` is None, the nodes of all fleets are returned. The run is given by its `folder`, or
-    else by its id `run`. If both are empty, all runs count. PoolError if several runs have this id.
-    With `named`, the nodes have the jobs and trials that they run.
+    If `fleet` is None, the nodes of all fleets are returned. With `named`, the result has each
+    node's jobs and trials.
+
+    The run is the one in `folder` or, if `folder` is empty, the one with the id `run`. PoolError if
+    several runs have this id. If both are empty, all runs count.
     """
     demand = read_demand(_jobs(run, folder))
     return PoolView(nodes=fleet_machines(fleet, named=named, whole=named), demand=demand)
@@ -94,7 +96,7 @@ def _jobs(run: str, folder: str) -> list[Ad]:
 
     HTCondor can't group jobs by some attributes. For these, the ClassAd has the values of the
     group's first job, because this job gets a slot first. Before the first node joins, HTCondor
-    does not compare the jobs' requirements, so a group may have different ones.
+    does not compare the jobs' requirements, so they may differ within a group.
     """
     own = f"{OF_RUNS} && TrialfleetRun =?= {quote(run)}" if run else OF_RUNS
     found = select_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
@@ -117,7 +119,10 @@ def _first(group: Ad) -> str:
 
 
 def _ids_constraint(ids: Iterable[str]) -> str:
-    """Return a constraint that selects the jobs `ids`, and perhaps some other jobs."""
+    """Return a constraint that selects the jobs `ids`.
+
+    It may also select other jobs, because it tests cluster and process numbers separately.
+    """
     parts = [id_.split(".") for id_ in ids]
     clusters, procs = (",".join(sorted({part[i] for part in parts})) for i in (0, 1))
     return f"member(ClusterId, {{{clusters}}}) && member(ProcId, {{{procs}}})"
@@ -128,8 +133,9 @@ def fleet_machines(
 ) -> tuple[Machine, ...]:
     """Return the machines of a fleet that have joined the pool.
 
-    If `fleet` is None, the machines of all fleets are returned. With `named`, they have the trials
-    that they run. Without `whole`, slots that run jobs are left out, and so are the jobs' ids.
+    If `fleet` is None, the machines of all fleets are returned. With `named`, the result has each
+    machine's trials. Without `whole`, dynamic slots, in which jobs run, are not read, so the result
+    lacks the jobs' ids.
     """
     own = f" && TrialfleetFleet =?= {quote(fleet)}" if fleet is not None else ""
     uncut = "" if whole else ' && SlotType =!= "Dynamic"'
@@ -141,8 +147,8 @@ def fleet_machines(
 def select_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
     """Return those of `jobs` that belong to one run, or all if no run is given.
 
-    The run is given by its `folder`, or else by its id `run`. PoolError if several runs have this
-    id.
+    The run is the one in `folder` or, if `folder` is empty, the one with the id `run`. PoolError if
+    several runs have this id.
     """
     if folder:
         return [job for job in jobs if job.get("TrialfleetFolder") == folder]
@@ -200,7 +206,10 @@ def _is_of_gang(job: Mapping[str, Any]) -> bool:
 
 
 def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
-    """Return how many more jobs a job's gang needs to train, or 1 if the job has no gang."""
+    """Return how many jobs must still start before a job's gang can train, but at least 1.
+
+    `begun` has the number of started jobs of each gang. The result is 1 if the job has no gang.
+    """
     if not (gang := _gang(job)):
         return 1
     return max(1, int(number(job, "TrialfleetGangMin") or 1) - begun[gang])

@@ -1,7 +1,7 @@
 """The autoscaler as the PROVISIONER node of a DAG, which lets the other nodes start.
 
 DAGMan starts the other nodes once the provisioner's job has `ProvisionerState = 2`. The DAG doesn't
-end before the provisioner. So the provisioner must detect that only the DAG's FINAL node, which
+end before the provisioner. So the provisioner must end when only the DAG's FINAL node, which
 runs last, is left.
 """
 
@@ -44,7 +44,10 @@ class Graph:
         return own.get("ProvisionerState") == PROVISIONED
 
     def is_over(self) -> bool:
-        """Return whether nothing is left to do, as seen in `LOOKS` calls in a row."""
+        """Return whether only the DAG's FINAL node is left.
+
+        The result is True once `LOOKS` calls in a row have found no other node, or no DAGMan.
+        """
         own = _ad(self.job, ["DAGManJobId"]) or {}
         parent = own.get("DAGManJobId")
         dagman = parent and _ad(f"{parent}.0", [f"DAG_Nodes{count}" for count in _COUNTS])

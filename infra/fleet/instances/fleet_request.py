@@ -43,7 +43,7 @@ class Prepared:
     make: Callable[[str], Mapping[tuple[str, str], Template]] = lambda _: {}
 
     def template(self, fleet: Fleet, pool: Candidate) -> Template:
-        """Return the launch template for nodes of `pool`, which is created if it is missing."""
+        """Return the launch template for nodes of `pool`. A missing template is created first."""
         kind = launch_template.name_suffix(fleet, pool.type.architecture, efa=pool.type.efa)
         if (pool.aws_region, kind) not in self.templates:
             self.templates.update(self.make(pool.aws_region))
@@ -56,7 +56,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """AWS's reason for launching no node of `pool`, which is None if AWS does not name it."""
+    """AWS's reason for launching no node. `pool` is None if AWS does not name a capacity pool."""
 
     pool: Candidate | None
     code: str
@@ -65,7 +65,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer to a request, with the capacity pool of each new instance by its id."""
+    """The answer to a request. `made` has the capacity pools of new instances, by instance id."""
 
     made: Mapping[str, Candidate]
     failures: Sequence[Failure]
@@ -96,8 +96,8 @@ class FleetRequest:
     def most_expensive(self) -> Candidate:
         """The most expensive capacity pool.
 
-        Its price is at first the tag of all new nodes, because the request sets their tags before
-        AWS chooses the pools.
+        The request tags all new nodes with the price of this pool, because AWS chooses the pools
+        only later.
         """
         return max(self.pools, key=lambda one: one.price)
 
@@ -186,7 +186,7 @@ class FleetRequest:
             }
 
     def _tags(self, fleet: Fleet) -> dict[str, str]:
-        """Return the tags of new instances. Their price is corrected after the launch."""
+        """Return the tags of new instances. The price's tag is corrected after the launch."""
         return {
             "Name": names.resource_name(fleet.full_name),
             names.EXPIRES_TAG: self.expires,
@@ -208,7 +208,8 @@ def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[C
 def _largest_weight(fleet: Fleet, lifecycle: Lifecycle) -> int:
     """Return the largest weight that a capacity pool may have.
 
-    The ceiling on spot prices is sent per unit of weight, and must exceed EC2's minimum.
+    The ceiling on spot prices is divided by the weight, and EC2 refuses a quotient of
+    `LEAST_MAX_PRICE` or less.
     """
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST

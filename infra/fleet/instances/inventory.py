@@ -72,8 +72,8 @@ def list_regions(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -
 def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
     """Return the fleet with all AWS regions that it has used, and an error or an empty text.
 
-    The fleet's file may no longer name some of these regions. The first one has the bucket and the
-    token. After an error, `fleet` is returned as it is.
+    The fleet's file may no longer name some of these regions. The result's first region has the
+    bucket and the pool's token. After an error, `fleet` is returned as it is.
     """
     try:
         noted = bucket.noted_regions(aws, fleet)

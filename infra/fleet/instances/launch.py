@@ -182,7 +182,7 @@ def _split(
 
 
 def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
-    """Divide `pools` into requests, each for one AWS region, the best first.
+    """Divide `pools` into requests, each for one AWS region. The best request comes first.
 
     With `one_type` each request has a single instance type, because a gang is only as fast as its
     slowest node.
@@ -275,7 +275,10 @@ class _Order:
     def _send_until_known(
         self, pools: Sequence[Candidate], count: int, least: int
     ) -> tuple[str, Answer]:
-        """Repeat a request until AWS knows its resources. Return its last name and answer."""
+        """Repeat a request until AWS knows all new resources that the request needs.
+
+        Return the name and the answer of the last request.
+        """
         for pause in (*retries.LATER, None):
             name = self._name(pools)
             request = FleetRequest(

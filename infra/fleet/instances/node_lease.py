@@ -28,9 +28,10 @@ OUTAGE, LEAST = timedelta(minutes=12), timedelta(minutes=1)
 def instances_to_renew(
     fleet: Fleet, instances: Iterable[Instance], now: datetime
 ) -> list[Instance]:
-    """Return the instances whose leases to renew now, which are all living ones or none.
+    """Return the instances whose leases to renew now.
 
-    Renewing a thousand leases takes no longer than renewing one.
+    If one lease is due, these are all living instances, because renewing a thousand leases takes no
+    longer than renewing one.
     """
     length = timedelta(minutes=fleet.lease_minutes)
     soon = now + max(RENEWED * length, min(OUTAGE, length - LEAST))

@@ -79,7 +79,7 @@ class Regions:
     ) -> Heard:
         """List the instances of each AWS region, and renew their leases if `renew` is given.
 
-        Regions that don't answer within PATIENCE seconds count as silent. `renew` also gets the
+        After PATIENCE seconds, a region counts as one that did not answer. `renew` also gets the
         `launched` instances, because AWS may not list them yet. If a region refuses to list its
         instances, `renew` gets those of its last listing. Leases in earlier regions are not
         renewed.
@@ -126,7 +126,7 @@ class Regions:
     def _ask_all(
         self, aws_regions: Sequence[str], launched: Sequence[Instance], renew: Renew | None
     ) -> dict[str, FleetError]:
-        """Ask AWS regions, and wait for answers. Return the errors of those that can't be asked."""
+        """Ask AWS regions for instances, and wait. Return an error for each that can't be asked."""
         silent = {}
         for aws_region in aws_regions:
             try:

@@ -42,7 +42,7 @@ def down(
     """Delete all AWS resources of a fleet. Return a line for each error and for what is left.
 
     `drain` gets the living nodes before they are terminated. `keep` gets AWS's last list of
-    instances, to save the record of costs. The call waits up to ten minutes until the nodes are
+    instances, and saves the record of costs. The call waits up to ten minutes until the nodes are
     gone. After an error, other resources are still deleted, but not the bucket: the next call needs
     its list of the AWS regions that the fleet has used. FleetError if the AWS credentials are
     missing or refused.

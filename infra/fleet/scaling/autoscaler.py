@@ -139,9 +139,9 @@ class Autoscaler:
     ) -> None:
         """Scale for `run` or, if `run` is empty, for all trials in the queue.
 
-        Costs count from the recorded start of `run`, or else from now. `planned` is the time at
-        which the run was planned. A recorded start before that belongs to another run of this id,
-        and is ignored.
+        Costs count from the recorded start of `run` or, if none is recorded, from now. `planned` is
+        the time at which the run was planned. A recorded start before that belongs to another run
+        of this id, and is ignored.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, ignore_output_errors(progress)
@@ -341,7 +341,10 @@ class Autoscaler:
     # --- Acting -----------------------------------------------------------------------------------
 
     def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
-        """Remove the jobs that `stop` ends. Return their number, the new limits, and an error."""
+        """Remove the jobs that `stop` ends. Return their number, the limits, and an error.
+
+        The returned limits forbid launches, unless there was no job to remove.
+        """
         if stop is None or not self._run:  # without a run it is unknown whose trials to stop
             return 0, limits, ""
         try:

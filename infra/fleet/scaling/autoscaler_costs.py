@@ -1,8 +1,8 @@
 """The costs of a run, as its autoscaler knows them.
 
 While the record of costs can't be read, nodes continue to run. But no node is launched if the run
-has a cap on costs. The autoscaler then uses only what it has seen itself. When the record can be
-read again, the autoscaler updates it.
+has a cap on costs. Meanwhile, the autoscaler counts only the costs that it has seen itself. When
+the record can be read again, the autoscaler updates it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from trialfleet.infra.pool.machines import Machine
 
 
 class CostLedger:
-    """What one autoscaler knows of its fleet's costs, which is in `record`."""
+    """A fleet's costs as one autoscaler knows them. The attribute `record` holds them."""
 
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Count costs from the recorded start of `run`, or else from `began`.
+        """Count costs from the recorded start of `run` or, if none is recorded, from `began`.
 
         `planned` is the time at which the run was planned. A recorded start before that belongs to
         another run of this id, and is ignored. The first call of `note` reads the record of costs.

@@ -46,13 +46,13 @@ class Loop:
         pause: float = PAUSE,
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
-        """Prepare the loop, which begins with `run`.
+        """Prepare the loop, which the method `run` starts.
 
         After each step, the state of the autoscaler is written to the file `report`, by default a
-        file of this user for this fleet. With `graph` the autoscaler is this DAG's provisioner.
-        With `ends_with_run` the autoscaler ends unneeded nodes before it ends itself. Between steps
-        it waits for `pause` seconds. This time doubles with each failure in a row, up to
-        `longest_pause` seconds.
+        file of this user for this fleet. The report contains the run's id `run`. With `graph` the
+        autoscaler is this DAG's provisioner. With `ends_with_run` the autoscaler ends unneeded
+        nodes before it ends itself. Between steps it waits for `pause` seconds. This time doubles
+        with each failure in a row, up to `longest_pause` seconds.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
@@ -137,7 +137,7 @@ class Loop:
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:
-        """Start the DAG when the time has come. Return whether the DAG is over."""
+        """Start the DAG if a node has joined or the run must end. Return whether it is over."""
         if self._graph is None:
             return False
         if not self._provisioned and (step.joined_nodes or step.stopped):

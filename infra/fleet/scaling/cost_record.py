@@ -44,7 +44,7 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
 
 
 def known_history(aws: Aws, fleet: Fleet) -> History:
-    """Return the past of all capacity pools, or an empty one if the record can't be read."""
+    """Return the history of all capacity pools, or an empty one if the record can't be read."""
     record, _ = load_or_tell(aws, fleet)
     return (record or Ledger()).history(datetime.now(UTC))
 

@@ -2,8 +2,8 @@
 
 While this file exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
 Otherwise a run in progress would launch a new node within seconds. `fleet up`, `fleet autoscale`
-and `fleet scale` remove the file, unless `fleet scale` reduces the number of nodes. It is also
-removed when a run with this fleet is submitted or resumed.
+and `fleet scale` remove the file, unless `fleet scale` reduces the number of nodes. The file is
+also removed when a run with this fleet is submitted or resumed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def reason_no_nodes(fleet: str) -> str:
 def hold_step_lock(fleet: str) -> Iterator[None]:
     """Make `note_down` wait until the `with` block has ended.
 
-    If the lock's file can't be used, the block runs all the same, because nodes need each step.
+    If the lock's file can't be used, the block runs all the same, because it renews leases.
     """
     with ExitStack() as stack:
         with suppress(OSError):

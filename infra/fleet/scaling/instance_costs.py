@@ -68,7 +68,7 @@ class Lifetime:
         return self.ended is None and self.end_time(now) == now
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
-        """Return the instance's cost in USD until its end or, if it has no known end, until `now`.
+        """Return the cost in USD until the instance's recorded end or, without one, until `now`.
 
         The cost counts from the launch, or from `since` if that is later. It is 0 if the price is
         unknown.
@@ -135,7 +135,7 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def combine(self, kept: Ledger) -> Ledger:
-        """Return this record combined with `kept`. An instance that ended in one has ended."""
+        """Return this record combined with `kept`. An instance that ended in either has ended."""
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})

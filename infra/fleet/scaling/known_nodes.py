@@ -70,7 +70,7 @@ class Watch:
         """Return the instances as nodes, each with its machine in the pool, if it has one.
 
         A node's resources for jobs are those of its machine. If it has no machine yet, they are
-        those of its instance type in `rooms`, or else `usual`.
+        those of its instance type in `rooms`. If the type is not in `rooms`, they are `usual`.
         """
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)

@@ -44,9 +44,9 @@ class Backoff:
 class UnfitNodes:
     """Pauses launches after several nodes in a row that were never fit for a trial.
 
-    The machine image may lack a driver then. A node is unfit if it did not join in time, or has not
-    passed the GPU probe yet. A node that ended before it joined is unfit too, unless the autoscaler
-    or a person ended it.
+    The cause may be a machine image without a driver. A node is unfit if it did not join in time,
+    or has not passed the GPU probe yet. A node that ended before it joined is unfit too, unless the
+    autoscaler or a person ended it.
     """
 
     def __init__(self) -> None:
@@ -81,8 +81,8 @@ class UnmatchedTrials:
     """Trials that match no node, although a node has room for them.
 
     New nodes would not help. So for 30 minutes none is launched for such trials. If they still
-    match no node then, this time doubles, and so on, up to 12 hours. This ends when a trial with
-    the same request and requirements runs.
+    match no node then, this time doubles, and so on, up to 12 hours. The pauses end when a trial
+    with the same request and requirements runs.
     """
 
     def __init__(self) -> None:

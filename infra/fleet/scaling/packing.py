@@ -57,7 +57,7 @@ def pack(
 
 
 def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, max_nodes: int) -> int:
-    """Return the smallest number of new nodes with which more of the `waiting` jobs can begin.
+    """Return the smallest number of new nodes that lets any more of the `waiting` jobs begin.
 
     It is 0 if even `max_nodes` new nodes don't help. `free` and `new` are as for `pack`.
     """

@@ -61,8 +61,8 @@ def end(run: str, stop: Stop, folder: str = "") -> int:
     """Remove the jobs of a run's trials from the queue. Return how many were removed.
 
     With `stop.finals` the jobs of full trainings and gates are removed too. HTCondor writes the
-    reason into the jobs' logs. The run is given by its `folder`, or else by its id `run`. PoolError
-    if several runs have this id.
+    reason into the jobs' logs. `folder` is needed if several runs have the id `run`. PoolError if
+    `folder` is missing then.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quote(run)} && !{OVER}"
     if not stop.finals:

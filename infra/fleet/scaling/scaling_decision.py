@@ -41,8 +41,8 @@ LEAVING: frozenset[Phase] = GONE | {"draining", "withdrawn"}
 class Node:
     """An instance that costs money, together with what the pool knows of it.
 
-    `room` has the resources for jobs on the node. `machine` is None while the node isn't in the
-    pool. `seen` is when the pool last knew the node, or None if it never did.
+    `room` has all resources for jobs on the node, free or used. `machine` is None while the node
+    isn't in the pool. `seen` is when the pool last knew the node, or None if it never did.
     """
 
     instance: Instance
@@ -164,9 +164,10 @@ class _Fleet:
     def free_rooms(self) -> Mapping[str, Room]:
         """Return each usable node's free GPUs, CPUs and memory, by the node's id.
 
-        Jobs fill the nodes in this order. Busy nodes come first, then idle ones, then those that
-        still boot. Of each kind, the cheapest comes first, so that expensive nodes stay empty.
-        Nodes that the pool no longer sees are left out, because their free resources are unknown.
+        The result has the order in which jobs fill the nodes: busy nodes, then idle ones, then
+        those that still boot. Of each kind, the cheapest comes first, so that expensive nodes stay
+        empty. Nodes that the pool no longer sees are left out, because their free resources are
+        unknown.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         wants_gpus = bool(self.limits.room.gpus)
@@ -207,7 +208,7 @@ class _Fleet:
 def _allowance(fleet: _Fleet) -> tuple[int, str]:
     """Return how many new nodes all limits allow, and the tightest limit as text.
 
-    The money that is left must last until the new nodes have booted.
+    The run's cap only allows nodes that can boot before the run's money is used up.
     """
     limits, rate = fleet.limits, fleet.rate(fleet.not_in_phases(GONE))
     bounds = {
@@ -233,7 +234,8 @@ def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) ->
     """Return the nodes to drain because no trial used them for `idle_minutes`.
 
     Nodes in `used`, which waiting trials will use, stay. Nodes in `over` end in any case, and are
-    not returned. Apart from nodes with sick GPUs, at least `min_nodes` usable nodes stay.
+    not returned. At least `limits.min_nodes` usable nodes stay. Nodes with sick GPUs are not
+    usable.
     """
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
@@ -281,8 +283,9 @@ def left_alone(
 ) -> Decision:
     """Return the nodes to drain and terminate when the fleet's autoscaler ends.
 
-    Busy nodes stay, and so do nodes that waiting trials of any run will use. At least `min_nodes`
-    usable nodes stay. Without another autoscaler, a node ends at the latest with its lease.
+    Busy nodes stay, and so do nodes that waiting trials of any run will use. At least
+    `limits.min_nodes` usable nodes stay. Without another autoscaler, a node ends at the latest with
+    its lease.
     """
     fleet = _Fleet(nodes, limits, now)
     used = pack(demand.idle, fleet.free_rooms(), limits.room, 0).used
@@ -295,9 +298,9 @@ def left_alone(
 
 
 def _decide_removal(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
-    """Return the decision to end the nodes `going`, and all unusable nodes.
+    """Return the decision to end the nodes `going`, and all late, lost or drained nodes.
 
-    Those of `going` that are in the pool are drained. All others are terminated at once.
+    Nodes of `going` that are in the pool are drained. All other nodes are terminated at once.
     """
     gone = (
         Removal(instance=node.id, reason=_gone_reason(node, fleet.limits, fleet.now))

@@ -113,8 +113,10 @@ def _disk(
 ) -> float:
     """Return the size in bytes of a node's disk for jobs.
 
-    This is a local disk, or else the root volume. AWS's own image joins all local disks. On other
-    images, jobs have one of them, perhaps the smallest.
+    If the type has local disks, jobs use these. AWS's own image joins all local disks. On other
+    images, jobs have one of them, perhaps the smallest. Without local disks, jobs use the root
+    volume. The image is then looked up if `disk_bytes`, which the job requests, exceeds
+    `fleet.disk`.
     """
     if kind.local_disks_gb:
         joined = fleet.ami == DEFAULT_AMI

@@ -47,8 +47,8 @@ def _tags(value: Any) -> Any:
         if not re.fullmatch(r"[A-Za-z0-9+=._:@-]{1,128}", str(key)):
             raise refusal(f"tag {key!r}: use at most 128 letters, digits and + - = . _ : @")
         if key == "Name" or str(key).startswith(_RESERVED_PREFIXES):
-            reserved = f"Name, and names that begin with {' or '.join(_RESERVED_PREFIXES)}"
-            raise refusal(f"tag {key!r}: {reserved}, are reserved; choose another name")
+            reserved = f"Name and all names that begin with {' or '.join(_RESERVED_PREFIXES)}"
+            raise refusal(f"tag {key!r}: {reserved} are reserved; choose another name")
     return value
 
 

@@ -41,7 +41,8 @@ class Candidate:
 
     Attributes:
         price: USD per hour.
-        speed: memory bandwidth of all GPUs of a node in GB/s, or the number of vCPUs without GPUs.
+        speed: memory bandwidth of all GPUs of a node in GB/s. The number of vCPUs if no candidate
+            has a GPU.
         interruptions: expected number of spot interruptions per hour of a node.
         efficiency: the share of a node's hours whose work is not lost by interruptions.
     """

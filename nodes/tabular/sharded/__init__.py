@@ -1,1 +1,4 @@
-"""Training steps of a sharded or offloaded model; settings.py decides which models need them."""
+"""Training steps of a model that is divided among the ranks, or is partly in main memory.
+
+settings.py decides which models need them.
+"""

@@ -1,9 +1,9 @@
-"""A table of embeddings whose rows are divided among the ranks: row r is on rank r mod n.
+"""A table of embeddings whose rows are divided among the ranks.
 
-That rank also has the row's gradient and the optimiser's moments: 16 bytes per number in all. For
-each batch a rank requests the rows of its codes from the ranks that have them, and later sends the
-rows' gradients to these ranks. So the traffic does not depend on the size of the table (as in
-GeePS: Cui et al., EuroSys 2016).
+Row r is on rank r mod n, with its gradient and the optimiser's moments. For each batch a rank
+requests the rows of its codes from the ranks that have them, and later sends back the rows'
+gradients. So the traffic does not depend on the size of the table (as in GeePS: Cui et al., EuroSys
+2016).
 
 Shapes: V codes with e numbers each, n ranks, u distinct codes in a rank's part of a batch.
 """
@@ -27,7 +27,7 @@ _ROWS = 1 << 40  # more than a rank can have rows
 class Rows:
     """A rank's R rows of the table.
 
-    The tensor `moved` has the rows that the optimiser updates in a step.
+    The optimiser updates the rows that are in the tensor `moved`: here all R rows.
     """
 
     def __init__(self, table: Tensor, device: torch.device) -> None:
@@ -38,7 +38,10 @@ class Rows:
         self._means = m, v
 
     def bring(self, wanted: Tensor) -> Tensor:
-        """Load the rows with the numbers `wanted` [w] into `moved`; return their indexes there."""
+        """Load the rows with the numbers `wanted` [w] into `moved`.
+
+        Return their indexes there.
+        """
         return send(wanted, self.moved.device)
 
     def put_back(self) -> None:
@@ -49,7 +52,10 @@ class Rows:
         return self.moved.detach()
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Return the optimiser's moments m and v of all rows, [R, e] each; call `settle` first."""
+        """Return the optimiser's moments m and v of all rows, [R, e] each.
+
+        Call `settle` first.
+        """
         return self._means
 
     @torch.no_grad()
@@ -66,7 +72,7 @@ class Rows:
             mine.copy_(given)
 
     def close(self) -> None:
-        """Release main memory that the GPU accesses; take no step after this."""
+        """Release main memory that the GPU accesses. No step may follow."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +107,9 @@ class ShardedEmbedding(nn.Module):
         return _gather_rows(_exchange(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
-        """Tell the other ranks which rows this rank needs for `codes` [*]; return the route.
+        """Return the rows that the ranks must exchange for this rank's `codes` [*].
 
-        All ranks must call this. The codes and all messages are in main memory, so nothing waits
-        for a GPU.
+        All ranks must call this. `codes` is in main memory, so that nothing waits for a GPU.
         """
         count = self._team.count
         codes = codes.long()
@@ -161,26 +166,25 @@ class _Exchange(torch.autograd.Function):
 
 
 def distinct_values(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sorted distinct values, and the index [*] of each value among them.
-
-    This takes half the time of torch.unique, because numpy sorts faster.
-    """
+    """Return the sorted distinct values, and the index [*] of each value among them."""
+    # numpy sorts faster: this takes half the time of torch.unique.
     different, place = np.unique(values.numpy(), return_inverse=True)
     return torch.from_numpy(different), torch.from_numpy(place).view(values.shape)
 
 
 def _gather_rows(rows: Tensor, place: Tensor) -> Tensor:
-    """Return the rows [*, e] at the indexes `place`.
-
-    nn.Embedding is not used, because its gradient is slower.
-    """
+    """Return the rows [*, e] at the indexes `place`."""
+    # The gradient of nn.Embedding would be slower.
     return rows.index_select(0, place.flatten()).view(*place.shape, rows.shape[1])
 
 
 def _exchange(
     values: Tensor, sent_counts: list[int], received_counts: list[int], team: Ranks
 ) -> Tensor:
-    """Send `sent_counts[i]` values to each rank i; return `received_counts[i]` values from each."""
+    """Send `sent_counts[i]` of the values to each rank i, and return the values that arrive.
+
+    From each rank i, `received_counts[i]` values arrive.
+    """
     if team.count == 1:
         return values
     arrived = values.new_empty(sum(received_counts), *values.shape[1:])

@@ -1,8 +1,8 @@
 """Rows of a table of embeddings in main memory, for tables larger than a GPU's memory.
 
 Before a step the batch's rows are copied to the device, and brought up to date with the steps that
-did not use them. After the optimiser's step the rows are written back. A GPU reads and writes
-main memory itself, in turn with its other queued work, so the host doesn't wait.
+did not use them. After the optimiser's step the rows are written back. The GPU itself reads and
+writes main memory, so the host doesn't wait.
 
 Shapes: R rows of e numbers; w rows that a batch needs, of which u are distinct.
 """
@@ -23,7 +23,7 @@ _PIECE = 1 << 20  # numbers that are updated at once when all rows are updated
 
 
 class HostRows(Rows):
-    """Rows of a table and their moments in main memory; a batch's rows are on a device.
+    """Rows of a table and their moments in main memory. Only a batch's rows are on a device.
 
     Args:
         table: [R, e] float32, which is copied.
@@ -32,8 +32,8 @@ class HostRows(Rows):
 
     Attributes:
         moved: [u, e], a batch's rows on the device.
-        table, m, v: [R, e], up to date only after `settle`; SGD doesn't use v.
-        caught_up: [R] int32, the last step that is included in each row's state.
+        table, m, v: [R, e], up to date only after `settle`. SGD doesn't use v.
+        caught_up: [R] int32, the last step that each row includes.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class HostRows(Rows):
         self._settled = 0  # number of steps at the last `settle`
 
     def bind(self, m: Tensor, v: Tensor) -> None:
-        """See `Rows`."""
+        """Use `m` and `v` as the optimiser's moments of the rows in `moved`."""
         self._here = (self.moved, m, v)[: self._all.shape[1]]
 
     # A step
 
     @torch.no_grad()
     def bring(self, wanted: Tensor) -> Tensor:
-        """See `Rows`; raise IndexError for unknown rows.
+        """Load the rows with the numbers `wanted` [w] into `moved`, and return their indexes there.
 
-        Before this, the caller must free the last step's autograd graph, because `moved` gets
-        another shape.
+        Raise IndexError for unknown rows. The caller must first free the last step's autograd
+        graph, because `moved` gets another shape.
         """
         self._rows, places = distinct_values(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
@@ -80,7 +80,7 @@ class HostRows(Rows):
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """See `Rows`."""
+        """Store the rows that `bring` has loaded, after the optimiser's step."""
         self._reached.index_copy_(0, self._there, torch.stack(self._here, 1))  # rows are distinct
         self._missed.count()
         self.caught_up[self._rows] = self._missed.done
@@ -89,7 +89,7 @@ class HostRows(Rows):
 
     @torch.no_grad()
     def settle(self) -> Tensor:
-        """Bring `table`, `m` and `v` up to date with the steps so far; return the table."""
+        """Bring `table`, `m` and `v` up to date with the steps so far, and return `table`."""
         if self._settled == self._missed.done:
             return self.table
         size = max(1, _PIECE // self.table.shape[1])
@@ -103,22 +103,22 @@ class HostRows(Rows):
         return self.table
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """See `Rows`."""
+        """Return the optimiser's moments of all rows. Call `settle` first."""
         return self.m, self.v
 
     def load(self, table: Tensor) -> None:
-        """See `Rows`; the optimiser's moments don't change."""
+        """Set the R rows to `table` [R, e], without a change of the optimiser's moments."""
         self.settle()
         self.table.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:
-        """See `Rows`."""
+        """Set the moments of all rows, as they were after step `done`."""
         self.m.copy_(m)
         self.v.copy_(v)
         self._mark_caught_up(done)
 
     def close(self) -> None:
-        """See `Rows`."""
+        """Release main memory that the GPU accesses. No step may follow."""
         if self._reached.is_cuda and self._all.numel():
             torch.cuda.synchronize(self.moved.device)
             cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
@@ -132,12 +132,12 @@ class HostRows(Rows):
 
 
 def _split_copies(rows: Tensor) -> tuple[Tensor, ...]:
-    """Copy rows [n, kinds, e] into one tensor [n, e] for the weights and one for each moment."""
+    """Return copies [n, e] of the weights and of each moment in `rows` [n, kinds, e]."""
     return rows.transpose(0, 1).clone(memory_format=torch.contiguous_format).unbind()
 
 
 def _map_to_device(device: torch.device, memory: Tensor) -> Tensor:
-    """Return a tensor by which the device accesses `memory`; the numbers stay in main memory."""
+    """Return a tensor through which the device uses `memory`, which stays where it is."""
     if device.type != "cuda" or not memory.numel():
         return memory.to(device)
     with torch.cuda.device(device):  # torch assigns pinned memory to the current device

@@ -1,12 +1,10 @@
 """Hidden layers whose weights are divided among the ranks, by two methods that can be combined.
 
-- Tensor parallelism (Shoeybi et al., 2019, "Megatron-LM"; here each layer is split by its units): a
-  group of T ranks has the same rows of a batch. Each rank computes some units of every layer, and
-  the ranks exchange the results.
+- Tensor parallelism (Shoeybi et al., 2019, "Megatron-LM"): the ranks of a group have the same rows
+  of a batch. Each rank computes some units of every layer, and the ranks exchange the results.
 - Sharding among groups (Rajbhandari et al., 2020, "ZeRO", stage 3): the groups train on different
-  rows, and each rank's part of a layer is again divided among the groups. torch's fully_shard
-  gathers that part only while the layer computes. This saves memory, but costs time: on CPUs about
-  10 ms per layer and step.
+  rows. Each rank's part of a layer is again divided among the groups, and is gathered only while
+  the layer computes. On CPUs this costs about 10 ms per layer and step.
 
 With offloading, weights, gradients and the optimiser's moments are in main memory. Then the GPU has
 a layer's weights only while it computes this layer.
@@ -47,7 +45,7 @@ class SideBySide:
 
 
 class HiddenLayer(nn.Linear):
-    """A hidden layer; `train_rows` also applies ReLU and dropout, by trialfleet's kernel."""
+    """A hidden layer, of which this rank may have only some units."""
 
     peers: SideBySide | None = None
 
@@ -59,7 +57,10 @@ class HiddenLayer(nn.Linear):
         return made
 
     def split(self, mesh: DeviceMesh) -> None:
-        """Keep only this rank's units; `mesh` has the ranks that compute the layer together."""
+        """Keep only this rank's units.
+
+        `mesh` has the ranks that compute the layer together.
+        """
         for name, whole in list(self.named_parameters()):
             mine = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
             setattr(self, name, nn.Parameter(mine))
@@ -69,7 +70,7 @@ class HiddenLayer(nn.Linear):
         self.peers = SideBySide(mesh.get_group(), mesh.get_local_rank(), widths)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x weightᵀ + bias, [b, h]."""
+        """Return x weightᵀ + bias, [b, h], for all units."""
         return self._gather_units(
             functional.linear(x, _local_part(self.weight), _local_part(self.bias))
         )
@@ -77,10 +78,11 @@ class HiddenLayer(nn.Linear):
     def train_rows(
         self, x: Tensor, probability: float, random: Tensor, number: int, first: int
     ) -> Tensor:
-        """Return the activations [b, h] of x [b, inputs].
+        """Return the layer's outputs [b, h] for x [b, inputs], with ReLU and dropout.
 
-        `first` is the number of x's first row in the batch. `probability` is dropout's probability,
-        `random` [2] has dropout's seed and step, and `number` is the layer's number.
+        `probability` is the share of outputs that dropout sets to 0. `random` [2] has dropout's
+        seed and step number. `number` is the layer's number in the network. `first` is the number
+        of x's first row in the batch.
         """
         product = functional.linear(x, _local_part(self.weight))
         place = first * self.out_features + (self.peers.first_unit if self.peers else 0)
@@ -99,7 +101,7 @@ class HiddenLayer(nn.Linear):
 
 
 class _AllUnits(torch.autograd.Function):
-    """All units [b, h], gathered from the ranks; a unit's gradient is summed over the ranks."""
+    """Gathers all units [b, h] from the ranks, and sums each unit's gradient over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, units: Tensor, peers: SideBySide) -> Tensor:
@@ -141,7 +143,10 @@ class Layers(nn.Sequential):
         return [layer for layer in self if isinstance(layer, HiddenLayer)]
 
     def train_rows(self, x: Tensor, probability: float, random: Tensor, first: int) -> Tensor:
-        """Return the outputs [b, o] of x [b, inputs]; see `HiddenLayer.train_rows`."""
+        """Return the network's outputs [b, o] for x [b, inputs], with dropout.
+
+        The arguments are as for `HiddenLayer.train_rows`.
+        """
         for number, layer in enumerate(self.hidden):
             x = layer.train_rows(x, probability, random, number, first)
         outputs: Tensor = self[-1](x)
@@ -149,15 +154,15 @@ class Layers(nn.Sequential):
 
 
 def _local_part(weight: Tensor) -> Tensor:
-    """Return this rank's units of `weight` as a plain tensor; fully_shard has gathered them."""
+    """Return this rank's units of `weight` as a plain tensor."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def side_by_side(team: Ranks, wished: int, units: int) -> int:
     """Return how many ranks compute a layer together.
 
-    This is the largest divisor of the number of ranks, up to `wished`, with which each rank gets at
-    least one of the layer's `units`.
+    This is the largest divisor of the number of ranks that is not above `wished`. It is smaller if
+    a rank would get none of the layer's `units`.
     """
     return max(
         count
@@ -171,9 +176,9 @@ def shard_layers(
 ) -> Layers:
     """Replace a network's layers by this rank's part of each layer, and return these parts.
 
-    The layers must be in main memory. `tensor_parallel` ranks (a result of `side_by_side`) compute
-    a layer together. `offload` keeps weights, gradients and the optimiser's moments in main memory;
-    this needs a process group even for one rank.
+    The layers must be in main memory. `tensor_parallel` is the number of ranks that compute a layer
+    together, from `side_by_side`. `offload` keeps weights, gradients and the optimiser's moments in
+    main memory. This needs a process group even for one rank.
     """
     network.layers = layers = Layers(network.layers)
     if team.count == 1 and not offload:
@@ -210,12 +215,10 @@ def shard_layers(
 
 
 def split_rows(whole: Tensor, *counts: int) -> list[Tensor]:
-    """Return for each rank, in order, a view of the rows of `whole` that the rank has.
+    """Return each rank's rows of `whole`, in the order of the ranks.
 
-    A view may be empty.
-
-    The ranks form a mesh of the sizes `counts`. The rows are split into `counts[-1]` parts, each
-    part into `counts[-2]` parts, and so on.
+    They are views, and may be empty. The ranks form a mesh of the sizes `counts`. The rows are
+    split into `counts[-1]` parts, each part into `counts[-2]` parts, and so on.
     """
     if not counts:
         return [whole]

@@ -21,34 +21,38 @@ _LATE = 1000  # the series is used for rows that were last updated in this step 
 _LOST = 1e-10  # the share of the momentum's effect that is neglected
 
 
+# How `MissedSteps` works. optimizers.py explains the symbols w, m, v, lr.
+#
+# A row without a gradient still changes: in each step the moments m and v decay by a factor, and
+# the weight w changes by m and by its own decay. Let Q(s) be Π (1 - lr decay) over the steps
+# after s. For a row that was last updated in step s, k steps ago:
+#
+# SGD is linear: w ← Q(s) w - B(s) m, m ← momentumᵏ m, with
+#     B(s) = Σ lr Q(u) momentumᵘ⁻ˢ over the steps u after s.
+# The sum is cut off after h steps, where momentumʰ = 1e-10. The rest, about 1e-10 of B,
+# is neglected.
+#
+# AdamW's m / √v decays by r = β₁ / √β₂ per step, and |m| / √v is at most 7.3 (Cauchy
+# and Schwarz). So all steps after the J-th together change w by less than 7.3 rᴶ r / (1 - r)
+# times the largest lr. With J = 216 that is 1e-8 lr, below the resolution of float32 for a weight
+# of 0.1 with lr = 0.1, so these steps are neglected. The limit of 7.3 holds after every step, so
+# a row may be brought up to date at any time. With v as of step s, a later step u divides m by
+#     √v c d + ε,  c = 1 / √(1 - β₂ˢ),  d = √(β₂ᵘ⁻ˢ (1 - β₂ˢ) / (1 - β₂ᵘ)) ≤ 1
+# and 1 / (√v c d + ε) is Σ yᵖ (1 - d)ᵖ / (√v c + ε) with y = √v c / (√v c + ε) ≤ 1. Hence, for
+# any v,
+#     w ← Q(s) w - m / (√v c + ε) Σ yᵖ S(s, p)
+#     S(s, p) = Σ lr Q(u) β₁ᵘ⁻ˢ / (1 - β₁ᵘ) (1 - d)ᵖ over the steps u after s
+# From s = 1000 on, 1 - d is below 0.0008 (u - s), and seven terms of the series (p from 0 to 6)
+# are enough for an error below 1e-9 lr. A row that was last updated before step 1000 takes its
+# missed steps one by one, at most J of them.
+#
+# Q, B and S are stored for each s in float64. A new step only changes the last h or J values.
+
+
 class MissedSteps:
-    """The steps in which rows had no gradient; optimizers.py explains the symbols w, m, v, lr.
+    """Counts the optimiser's steps, and updates rows by the steps that they have missed.
 
-    A row without a gradient still changes: in each step the moments m and v decay by a factor, and
-    the weight w changes by m and by its own decay. Let Q(s) be Π (1 - lr decay) over the steps
-    after s. For a row that was last updated in step s, k steps ago:
-
-    SGD is linear: w ← Q(s) w - B(s) m, m ← momentumᵏ m, with
-        B(s) = Σ lr Q(u) momentumᵘ⁻ˢ over the steps u after s.
-    The sum is cut off after h steps, where momentumʰ = 1e-10. The rest, about 1e-10 of B,
-    is neglected.
-
-    AdamW's m / √v decays by r = β₁ / √β₂ per step, and |m| / √v is at most 7.3 (Cauchy
-    and Schwarz). So all steps after the J-th together change w by less than 7.3 rᴶ r / (1 - r)
-    times the largest lr. With J = 216 that is 1e-8 lr, below the resolution of float32 for a weight
-    of 0.1 with lr = 0.1, so these steps are neglected. The limit of 7.3 holds after every step, so
-    a row may be brought up to date at any time. With v as of step s, a later step u divides m by
-        √v c d + ε,  c = 1 / √(1 - β₂ˢ),  d = √(β₂ᵘ⁻ˢ (1 - β₂ˢ) / (1 - β₂ᵘ)) ≤ 1
-    and 1 / (√v c d + ε) is Σ yᵖ (1 - d)ᵖ / (√v c + ε) with y = √v c / (√v c + ε) ≤ 1. Hence, for
-    any v,
-        w ← Q(s) w - m / (√v c + ε) Σ yᵖ S(s, p)
-        S(s, p) = Σ lr Q(u) β₁ᵘ⁻ˢ / (1 - β₁ᵘ) (1 - d)ᵖ over the steps u after s
-    From s = 1000 on, 1 - d is below 0.0008 (u - s), and seven terms of the series (p from 0 to 6)
-    are enough for an error below 1e-9 lr. A row that was last updated before step 1000 takes its
-    missed steps one by one, at most J of them.
-
-    Q, B and S are stored for each s in float64. A new step only changes the last h or J values.
-    `rate_at` returns the learning rate of a step; steps count from 1.
+    `rate_at` returns the learning rate of a step. Steps count from 1.
     """
 
     def __init__(self, chosen: Settings, rate_at: Callable[[int], float]) -> None:
@@ -69,7 +73,7 @@ class MissedSteps:
         self.begin(0)
 
     def begin(self, done: int) -> None:
-        """Restart after step `done`; every row's state includes all steps up to this step."""
+        """Restart after step `done`, the last step that every row includes."""
         self._base = self.done = done
         size = 1024  # steps; grows as needed
         self._rates = torch.zeros(size, dtype=torch.float64)
@@ -79,7 +83,7 @@ class MissedSteps:
         self._ways = torch.zeros(self._terms, size, dtype=torch.float64)  # B or S
 
     def count(self) -> None:
-        """Update Q, B and S after one more step of the optimiser."""
+        """Count one more step of the optimiser."""
         self.done += 1
         step, now = self.done, self.done - self._base
         if now == len(self._rates):  # double the size
@@ -110,9 +114,9 @@ class MissedSteps:
     def catch_up(self, numbers: Sequence[Tensor], since: Tensor) -> None:
         """Take the missed steps of rows, in place.
 
-        `numbers` has the rows' weights, their moments m and, for AdamW, their moments v: [n, e]
-        each, on any device. `since` [n] int64, in main memory, has the last step that is included
-        in each row.
+        `numbers` has the rows' weights, their moments m and, for AdamW, their moments v. Each is
+        [n, e], on any device. `since` [n] int64, in main memory, has the last step that each row
+        includes.
         """
         places = since - self._base
         if bool((places == self.done - self._base).all()):
@@ -153,7 +157,7 @@ class MissedSteps:
         v.mul_(fall_2)
 
     def _replay(self, numbers: Sequence[Tensor], places: Tensor) -> None:
-        """Take the first missed step of all rows in one operation, then the second, and so on."""
+        """Take the missed steps one after another, each for all rows at once."""
         w, m, v = numbers
         moved = (m != 0).any(1).cpu()  # waits for the GPU, but then needs fewer short kernels
         steps = self._missed_count(places).long().clamp(max=self._window).where(moved, 0)
@@ -186,18 +190,16 @@ class MissedSteps:
         return [self._kept_shares(places), self._fall**missed, self._fall_2**missed]
 
     def _decayed_terms(self, places: Tensor) -> Tensor:
-        """Return B or S [terms, n], including the decay in missed steps after the sum's last step.
-
-        The stored sums of B and S end after h or J steps. Later steps only multiply them by
-        1 - lr decay.
-        """
+        """Return B or S [terms, n], with the decay in the steps after the sum's end."""
+        # The stored sums end after h or J steps. Later steps only multiply them by 1 - lr decay.
         ended = (places + self._window).clamp(max=self.done - self._base)
         return self._ways[:, places] * self._kept_shares(ended)
 
     def _kept_shares(self, places: Tensor) -> Tensor:
-        """Return Q [n], from sums of logarithms, because long products would underflow."""
+        """Return Q [n]."""
         if not self._decay:
             return torch.ones(len(places), dtype=torch.float64)
+        # From sums of logarithms, because long products would underflow.
         now = self.done - self._base
         signs = 1 - 2 * ((self._flips[now] - self._flips[places]) % 2)
         return signs * (self._logs[now] - self._logs[places]).exp2()
@@ -207,7 +209,7 @@ class MissedSteps:
 
 
 def _window_length(chosen: Settings) -> int:
-    """Return J for AdamW, or h for SGD: the number of steps in which m still changes a weight."""
+    """Return the number of steps in which m still changes a weight: J, or h for SGD."""
     if chosen.optimizer == "adamw":
         return _ADAMW_STEPS
     return math.ceil(math.log(_LOST) / math.log(chosen.momentum)) if chosen.momentum else 0

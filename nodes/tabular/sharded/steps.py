@@ -1,8 +1,8 @@
-"""Training steps on ranks that each hold a part of the model, on GPUs or in main memory.
+"""Training steps on ranks that each hold a part of the model.
 
-A step is the same as on one rank, except for the order of sums. Every rank must take part in each
-lookup in the table of embeddings. So all ranks measure the validation rows together, and all save a
-checkpoint together.
+A step is the same as on one rank, except for the order in which numbers are summed. Looking up
+embeddings needs all ranks. So the ranks measure the validation rows together, and save a checkpoint
+together.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _MOVED = "embedding.moved"
 
 
 class ShardedSteps(PlainSteps):
-    """The steps of one rank; `steps.Steps` explains the methods.
+    """The training steps of one rank. `steps.Steps` describes the methods.
 
-    `network` is a whole network in main memory; the constructor reduces it to this rank's parts.
-    `offload` is the part of the model to keep in main memory: "none", "embeddings" or "all".
+    `network` is a whole network in main memory, which is reduced to this rank's parts. `offload` is
+    the part of the model to keep in main memory: "none", "embeddings" or "all".
     """
 
     is_sharded = True
@@ -99,7 +99,10 @@ class ShardedSteps(PlainSteps):
         return [*self._parts()].index(_MOVED)
 
     def take(self) -> None:
-        """See `Steps`. The host does not wait for a GPU, unless layers are offloaded."""
+        """Update the weights with the next batch of the epoch.
+
+        This does not wait for a GPU, unless layers are offloaded.
+        """
         whole = self._batches[self._next]
         begin, end = self._groups.part(len(whole))
         self._network.zero_grad()
@@ -117,10 +120,10 @@ class ShardedSteps(PlainSteps):
         self._next += 1
 
     def _outputs(self, index: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Return target [b] and outputs [b, o] of a part of a batch.
+        """Return the targets [b] and the outputs [b, o] of a part of a batch.
 
         `index` [b], in main memory, has the numbers of the part's rows. `first` is the number of
-        rows of the batch that come before this part.
+        the batch's rows before this part.
         """
         source, device = self._data.train, self._device
         route = self._embedding.route(self._categorical[index] + self._first_code)
@@ -135,7 +138,10 @@ class ShardedSteps(PlainSteps):
             return target, self._layers.train_rows(x, self._settings.dropout, random, first)
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`. All ranks must call this together; only rank 0 gets the complete state."""
+        """Return the optimiser's state, which is complete only on rank 0.
+
+        All ranks must call this together.
+        """
         self._rows.settle()
         state = self._optimizer.state()
         for name, of_rows in zip(("m", "v"), self._rows.means(), strict=True):
@@ -144,7 +150,7 @@ class ShardedSteps(PlainSteps):
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """See `Steps`."""
+        """Continue from the result of `state`."""
         own: dict[str, Any] = {"steps": state["steps"]}
         for name, present in (("m", self._optimizer.m), ("v", self._optimizer.v)):
             own[name] = [  # the state of the table's rows is restored below
@@ -156,15 +162,15 @@ class ShardedSteps(PlainSteps):
         self._rows.load_means(m, v, self._optimizer.steps)
 
     def close(self) -> None:
-        """See `Steps`."""
+        """Release main memory that the GPU accesses. No step may follow."""
         self._rows.close()
 
     def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `Steps`."""
+        """Return the whole network's state on rank 0. All ranks must call this."""
         return self._gather_all(weights.items())
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `Steps`."""
+        """Return this rank's part of `weights`, the whole network's state."""
         return {
             _PART if name == _WHOLE else name: self._own_part(
                 _MOVED if name == _WHOLE else name, whole
@@ -179,7 +185,7 @@ class ShardedSteps(PlainSteps):
         }
 
     def _gather(self, name: str, part: Tensor) -> Tensor:
-        """Return all ranks' parts as one tensor on rank 0; on other ranks the tensor is empty.
+        """Return all ranks' parts as one tensor on rank 0, and an empty tensor on the other ranks.
 
         The tensor is in main memory or in a file, because it may be too large for a GPU.
         """
@@ -246,10 +252,9 @@ class _ActivationsOnHost(saved_tensors_hooks):
 
 
 def _allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor.
+    """Return an uninitialised tensor, which is in a file if it is large.
 
-    A tensor with _IN_FILE numbers or more is in a file of the working directory. The file has no
-    name any more, so that it disappears together with the tensor.
+    The file's name is deleted at once, so that the file disappears together with the tensor.
     """
     if math.prod(shape) < _IN_FILE:
         return torch.empty(*shape, dtype=dtype)

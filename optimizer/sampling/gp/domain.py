@@ -109,8 +109,8 @@ class Domain:
         """Take the parameters' distributions.
 
         `conditions` has, for each conditional parameter, the values of other parameters that make
-        it active. Conditions have no cycles. `defaults` has the values of inactive parameters. By
-        default, this is the middle of the range, or the first choice.
+        it active. Conditions have no cycles. `defaults` has the values of inactive parameters. A
+        parameter that `defaults` lacks gets the middle of its range, or its first choice.
         """
         self.columns = {
             name: Column.from_distribution(item) for name, item in distributions.items()

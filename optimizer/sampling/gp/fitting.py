@@ -1,10 +1,11 @@
 """Fit of the hyperparameters θ to results: the likeliest θ, and samples of θ's posterior.
 
-θ has a normal prior. Each teacher (a model of another task) has a number z, also with a normal
-prior. The teacher's weight is max(0, z). The samples come from elliptical slice sampling (Murray,
-Adams and MacKay 2010), which starts at the likeliest θ and z. With few results, a model with a
-single θ would be too certain, for example, that a choice has no effect. So the expected improvement
-is averaged over several samples (Snoek, Larochelle and Adams 2012).
+θ has a normal prior. Each teacher (the model of another task: a region of an earlier run) has a
+number z, also with a normal prior. The teacher's weight is max(0, z). The samples come from
+elliptical slice sampling (Murray, Adams and MacKay 2010), which starts at the likeliest θ and z.
+With few results, a single θ would make the model too certain of some effects, for example that a
+choice does not matter. So the expected improvement is averaged over several samples (Snoek,
+Larochelle and Adams 2012).
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ _BOUND = 4.0  # standard deviations of the prior
 
 @dataclass(frozen=True)
 class Prior:
-    """The normal prior of θ, and of a number z for each of `tasks` teachers."""
+    """The normal prior of the hyperparameters θ, and of a number z for each teacher.
+
+    A teacher is the model of another task, and its weight is max(0, z). `tasks` is the number of
+    teachers.
+    """
 
     means: Array  # of the logarithms of all ℓ, s², a², σ²; then of all z
     deviations: Array
@@ -49,9 +54,10 @@ class Prior:
 def prior(is_categorical: Mask, tasks: int = 0) -> Prior:
     """Return the prior for d parameters and k = `tasks` teachers.
 
-    Length scales grow with √d, so that the variance between two random points does not depend on d
-    (arXiv 2402.02229). The results are standardized, so s² + a² is expected near 1. σ² is expected
-    between 0 and 0.1. With more teachers, each weight is expected to be smaller.
+    Length scales grow with √d. So the distance between two random points, measured in length
+    scales, does not depend on d (arXiv 2402.02229). The results are standardized, so s² + a² is
+    expected near 1. σ² is expected between 0 and 0.1. With more teachers, each weight is expected
+    to be smaller.
 
     A categorical parameter has a longer length scale than a number. Equal scales were tried on the
     benchmark's spaces that mix both types: the regret (distance from the best value) was smaller in

@@ -142,7 +142,7 @@ class Posteriors:
     def __init__(self, posteriors: Sequence[Posterior], prior: TaughtMeans | None = None) -> None:
         """Take S posteriors with the same points.
 
-        If there is a `prior`, the posteriors were computed from y minus the prior's means.
+        If there is a `prior`, `posteriors` must be computed from y minus the prior's means.
         """
         self.each = list(posteriors)
         self._prior = prior

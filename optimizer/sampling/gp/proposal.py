@@ -1,4 +1,4 @@
-"""The points that the Gaussian process proposes, given all results and the running trials."""
+"""The points that the Gaussian process proposes, from all results and the running trials."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def proposals(
 ) -> tuple[Array, list[float]]:
     """Return points to try, the most promising first, and each teacher's weight.
 
-    The known and pending points come last. A teacher that does not help has the weight 0. The
-    result depends only on the arguments.
+    Points that are already in `rows` or `pending` come last. A teacher that does not help has
+    the weight 0. The result depends only on the arguments.
 
     `rows` are n × d points with finite results `values`, of which smaller is better. n is at least
     1. `pending` are p × d points without a result yet. All points are canonical: inactive

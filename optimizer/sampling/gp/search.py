@@ -1,9 +1,9 @@
 """Search for the best point of an acquisition function.
 
 The parameters may be continuous, on a grid, categorical or conditional. Candidates are spread over
-the space, or lie near the best known points. The best candidates are refined, from different
-combinations of choices first. Gradients refine continuous parameters. All other parameters are
-changed one at a time.
+the space, or lie near the best known points. The best candidate of each of
+a few combinations of choices is refined, and so are the best of the other candidates. Gradients
+refine continuous parameters. All other parameters are changed one at a time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def best_points(
 
 
 def _nearby_points(domain: Domain, good: Array, random: np.random.Generator) -> Array:
-    """Return points that differ from `good` points in some numbers, by steps of several sizes."""
+    """Return points that differ from `good` points in some parameters.
+
+    Numbers are changed by steps of several sizes. Choices are drawn at random.
+    """
     rows = good[np.arange(NEAR) % len(good)].copy()
     scales = np.array(_SCALES)[(np.arange(NEAR) // len(good)) % len(_SCALES)]
     changed = random.uniform(size=rows.shape) < max(0.3, 1.5 / domain.size)
@@ -59,7 +62,10 @@ def _nearby_points(domain: Domain, good: Array, random: np.random.Generator) -> 
 
 
 def _diverse_points(domain: Domain, ranked: Array) -> Array:
-    """Return the best point of each of a few combinations of choices, then the best others."""
+    """Return the best point of each of a few combinations of choices, then the best others.
+
+    `ranked` has all points, the best first.
+    """
     choices = ranked[:, domain.is_categorical]
     _, first = np.unique(choices, axis=0, return_index=True)
     chosen = list(np.sort(first)[: STARTS - 2])
@@ -87,7 +93,7 @@ def _refine(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> 
 
 
 def _climb(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
-    """Return the local optimum near each start, over its active continuous parameters."""
+    """Return the starts, each moved to a local optimum in its active continuous parameters."""
     free = domain.is_continuous & domain.active(starts)
     if not free.any():
         return starts

@@ -17,7 +17,10 @@ _TAIL = 3.0  # losses farther above the median, in distances of the best loss, a
 
 
 def standardize(values: Array) -> Array:
-    """Map finite losses to mean 0 and variance 1 in the same order. Equal losses become 0."""
+    """Map finite losses to mean 0 and variance 1 in the same order.
+
+    If all losses are equal, they become 0.
+    """
     largest = float(np.abs(values).max())
     if largest == 0.0 or np.ptp(values / largest) <= _FLAT:
         return np.zeros_like(values)

@@ -68,7 +68,10 @@ def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fl
         ("instance_types: [p99]", "instance_types.0: must be an instance type such as g5.xlarge"),
         ("ami: ami-0123456789abcdef0", "ami: an image belongs to one AWS region"),
         ("ami: {eu-west-1: ami-0123456789abcdef0}", "ami: has no image for us-east-1"),
-        ("tags: {'aws:x': y}", "tag 'aws:x': Name, and names that begin with trialfleet: or aws:,"),
+        (
+            "tags: {'aws:x': y}",
+            "tag 'aws:x': Name and all names that begin with trialfleet: or aws: are",
+        ),
         ("tags: {Name: y}", "tag 'Name'"),
         ('tags: {x: "a\\nb"}', "line break"),
         ("manager: 'host name'", "manager: must be a host name or address"),

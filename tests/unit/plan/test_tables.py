@@ -443,7 +443,7 @@ def test_a_split_column_may_have_several_names_for_each_part() -> None:
     ("columns", "options", "words"),
     [
         ({"p": cycle("train", "tets", None)}, {"column": "p"}, "'tets', nothing in 26 rows; each"),
-        ({"p": cycle("train", "test")}, {"column": "p"}, "none is for validation"),
+        ({"p": cycle("train", "test")}, {"column": "p"}, "none is in the part validation"),
         (
             {"p": cycle("a", "b")},
             {"time": "p"},
@@ -477,7 +477,7 @@ def test_a_split_column_may_have_several_names_for_each_part() -> None:
         ),
         ({"p": cycle(None)}, {"time": "p"}, "table.split: column 'p' has no values"),
         ({"p": cycle(1, None)}, {"time": "p"}, "table.split: column 'p' has 20 missing values"),
-        ({"p": cycle(1)}, {"time": "p"}, "none is for train or validation"),
+        ({"p": cycle(1)}, {"time": "p"}, "none is in the part train or validation"),
         ({}, {"column": "y"}, "table.split: 'y' is the target"),
         ({"p": cycle(["train"])}, {"column": "p"}, "'p' holds List(String), which can't split the"),
         ({"p": cycle(dt.timedelta(1))}, {"column": "p"}, "'p' holds Duration(time_unit='us'), wh"),

@@ -1,4 +1,4 @@
-"""The work on a study's days, one day at a time: today, missed days and backfills."""
+"""The work on a study's days, day by day, with further attempts for regions with late data."""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
 A published model becomes the current model unless a later run or day has a model. So a run that is
 resumed late, or a run for a past day, doesn't replace a newer model. Only a person can switch the
-link to an older model. This choice stays until a newer run publishes. A model whose time is in the
-future never counts as later, because a wrong clock gave it that time. Each switch of the link is
-recorded in the region's history, from which a rollback finds the previous model.
+link to an older model. This choice stays until a run publishes that is later than all published
+models. A model whose time is in the future never counts as later, because a wrong clock gave it
+that time. Each switch of the link is recorded in the region's history, from which a rollback finds
+the previous model.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ LOCK = ".lock"
 
 
 def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
-    """Lock a region's folder of models; wait while another process holds the lock."""
+    """Lock a region's folder of models during a `with` block.
+
+    Wait while another process holds the lock. The value of the block is always True.
+    """
     return lock_file(models_folder / LOCK, wait=True)
 
 
@@ -50,8 +54,8 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     """Return why `published` must not become the current model; None if nothing prevents it.
 
     One possible reason is that a later run has published a model, even if that model isn't current.
-    The other is that `published` was current before, and was replaced. A publication that is
-    repeated after a crash must not undo this, because a person may have replaced it.
+    The other is that `published` was current before, and was replaced. Even if its publication is
+    repeated after a crash, `published` stays replaced, because a person may have replaced it.
     """
     link = published.parent / LATEST
     current = link.resolve()  # perhaps the choice of a person
@@ -85,9 +89,9 @@ def _subject(model: Path, current: Path) -> str:
 
 
 def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
-    """Return one of two models, and words about its age.
+    """Return words that compare the ages of two models, after the model that they describe.
 
-    The words compare it with the other model, such as "is of a later day".
+    An example is (newer, "is of a later day").
     """
     day, before = (read_provenance(model).get("date") for model in (newer, older))
     planned, planned_before = planning_time(newer), planning_time(older)
@@ -102,7 +106,7 @@ def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
 
 
 def promote(model: Path, why: str = "") -> str | None:
-    """Make a model current, however old it is; return the run of the model that it replaces.
+    """Make a model current, however old it is; return the run of the previously current model.
 
     Return None if no model was current before. `why` is stored in the region's history.
 

@@ -37,8 +37,8 @@ def predict(
     Args:
         folder: the folder of a published model, or the folder `model` of a trial.
         rows: mappings from column names to values. A value may have any type that a table may hold.
-            Columns that the model doesn't need are ignored. A missing number counts as the mean of
-            the training rows. An unknown category has no effect.
+            Columns that the model doesn't need are ignored. A missing number counts as its
+            column's mean in the training rows. An unknown category has no effect.
 
     Raises:
         ValueError: the folder has no such model, a row has text instead of a number, or a column
@@ -69,8 +69,8 @@ class UnknownCategories:
     def count(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
         """Add the unknown categories in `rows` to the counts. Missing values don't count.
 
-        `codes` has a row for each of `rows`, and a column for each categorical column. The code of
-        an unknown category is 0.
+        `columns` are the model's columns. `codes` has a row for each of `rows`, and a column for
+        each categorical column. The code of an unknown category is 0.
         """
         self._rows += len(rows)
         for place, (name, vocabulary) in enumerate(columns.categorical.items()):

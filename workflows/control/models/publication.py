@@ -121,8 +121,8 @@ def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> s
 def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
     """Remove models beyond the limits of `keep`.
 
-    Return a line about the removed models, or why they can't be removed. Return None if there are
-    none.
+    Return a line about the removed models, or why they can't be removed. Return None if no model is
+    beyond the limits.
     """
     if keep is None:
         return None
@@ -204,10 +204,10 @@ def check_model(model: Path) -> None:
 
 
 def _is_same_training(new: Path, old: Path) -> bool:
-    """Return whether two folders have a model of the same training; package versions may differ.
+    """Return whether two folders have a model of the same training.
 
-    Trainings in two runs may have equal parameters and metrics. So the bytes of all model files are
-    compared, too.
+    The package versions in provenance.json may differ. Trainings in two runs may have equal
+    parameters and metrics. So the bytes of all model files are compared, too.
     """
     files = _files(new)
     if _files(old) | {Path(CARD)} != files or _read_origin(new) != _read_origin(old):

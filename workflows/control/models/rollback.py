@@ -63,7 +63,7 @@ def _find_previous(models_folder: Path, current: str) -> str:
 
 
 def rollback_targets(models_folder: Path) -> list[str]:
-    """Return the runs whose models repeated rollbacks can make current, oldest first.
+    """Return the runs to whose models repeated rollbacks go back, oldest first.
 
     The first rollback goes back to the model of the last run in the list.
     """

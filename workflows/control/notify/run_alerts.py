@@ -244,7 +244,10 @@ class RunEvents:
         region: RegionStatus | None = None,
         data: dict[str, Any] | None = None,
     ) -> Event:
-        """Return an event. The same folder, `kind`, region and `key` always give the same id."""
+        """Return an event. The same folder, `kind`, region and `key` always give the same id.
+
+        `what` is the title without the names of study, run and region. `text` has the details.
+        """
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()
         called = f"{study} {run}: {region.name}" if region else f"{study} {run}"

@@ -136,7 +136,7 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
 
 
 def _python_of_image(python: str, image: str) -> str:
-    """Return a line about the Python of an image. It is tested if apptainer can run the image here.
+    """Return a line about an image's Python, which is tested if apptainer can run the image here.
 
     UnusableStudyError if the image lacks this Python, or if the Python is too old.
     """

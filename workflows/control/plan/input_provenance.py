@@ -161,7 +161,7 @@ def _is_in_state(path: Path, then: FileState | None) -> bool:
 
 
 def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
-    """Add missing checksums to `entries`. Return the changed files, which still have none."""
+    """Add missing checksums to `entries`, except for changed files; return the changed files."""
     checksums = Checksums(folder.checksums)
     missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
     for entry in missing:

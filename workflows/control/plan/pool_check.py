@@ -114,9 +114,10 @@ class PoolCheck:
 
 
 def check_pool(folder: RunFolder, regions: Sequence[RegionGraph] = ()) -> PoolCheck:
-    """Check whether a pool can run the trials of a planned run, or of some of its `regions`.
+    """Check whether a pool can run the trials of a planned run.
 
-    If the pool is unreachable, the result says so.
+    If `regions` are given, only their trials are considered. If the pool is unreachable, the result
+    says so.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study

@@ -76,7 +76,8 @@ def write_plan(
     `study` has all paths and defaults filled in. The id `run` also names the folders of the run's
     models. The folder `out` must be empty or missing. `aws` has the AWS settings for the run's
     autoscaler. `notes` are lines about the choices made for the study. `places` says in which line
-    of the study's file each limit of a trial is set.
+    of the study's file each limit of a trial is set. `day` is the day that the run is for. `costs`
+    are mean costs of previous jobs. `previous` are results from which the run learns.
 
     Raises:
         InputError: the run's id or folder can't be used, a model with this id is already published,
@@ -163,7 +164,7 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield pairs of a parameter's name, and default settings with an extreme value for it.
+    """Yield pairs: a parameter's name, and default settings in which it has an extreme value.
 
     The extreme values of a number are the ends of its range. Each choice of a categorical parameter
     counts as an extreme value. The last pair is None and the unchanged default settings.

@@ -83,9 +83,9 @@ class DayChecks:
     ) -> list[str]:
         """Compare a region's table with those of past days; return the table's problems.
 
-        A problem makes the region fail on this day. Warnings, which don't, are written into the
-        region's folder `files`, with the table's statistics. `found` is the table's description.
-        OSError if a file can't be written.
+        A problem makes the region fail on this day. Warnings don't make it fail. They are written
+        into the region's folder `files`, with the table's statistics. `found` is the table's
+        description. OSError if a file can't be written.
         """
         labels = self._checks.labels != "off"
         profile = build_profile(table, found, seed=self._seed, labels=labels)

@@ -34,7 +34,7 @@ Checked = dict[str, Any]
 
 
 def checks_lines(checks: dict[str, Checked]) -> list[str]:
-    """Return a line for each unusual table, and a line about regions with too few past days."""
+    """Return a line per unusual table, and one about regions with too few days to compare with."""
     new = [name for name, found in checks.items() if found["days"] < FEWEST_DAYS]
     lines = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
     if new:

@@ -94,7 +94,8 @@ class TrialFiles:
         """Write the trial's files, and the order that makes the job's agent start the trial.
 
         `turn` identifies the agent's message that the order answers; None before the job begins.
-        The trial continues from its checkpoint, if it has one. After a failed attempt it has none.
+        The trial continues from its checkpoint, if it has one. The checkpoint of a failed attempt
+        has been deleted.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)
@@ -229,9 +230,9 @@ class TrialFiles:
     def _allowed_prefixes(self, files: Iterable[str]) -> str:
         """Return the path prefixes on the access point that HTCondor lets the job read and write.
 
-        HTCondor's file transfer obeys this list, so it includes all transferred files. Each file
-        must exist before the job begins, because the list lets a job write files, but not create
-        them.
+        HTCondor's file transfer obeys this list, so the list includes all transferred files. Each
+        file must exist before the job begins, because the list lets a job write files, but not
+        create them.
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]

@@ -67,7 +67,7 @@ def _objective(study: Study) -> str:
 def _newest_tasks(name: str, study: Study) -> list[PreviousTask] | None:
     """Return the results of a study's newest run with enough results; None if no run has results.
 
-    Enough means at least half as many as the run with the most results among the newest runs.
+    A run has enough if none of the `_NEWEST` newest runs with results has more than twice as many.
     """
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
     runs = list(islice(_tasks_by_run(folders, name, study), _NEWEST))

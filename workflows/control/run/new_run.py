@@ -41,15 +41,16 @@ def plan(
 
     Args:
         study: a study from `load_study`, or the path of a study file.
-        run: the run's id. Default: the name of `out`, or else the time. A number is appended to the
-            default if another run has this id.
+        run: the run's id. Default: the name of `out` if it is a valid id, otherwise the time. A
+            number is appended to the default if another run has this id.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
         notice: called with a line about each possible mistake.
-        day: the day of the run. Default: today if a study file's data has a date; otherwise no day.
+        day: the day of the run. Default: today if `study` is a file with `{date}` in a path of its
+            data; otherwise no day.
 
     Raises:
         InputError: the study, the id or the folder can't be used.
-        FleetError: the run would scale its fleet, but AWS does not say which account this is.
+        FleetError: the run would start EC2 nodes, but AWS does not say with which account.
     """
     if isinstance(study, Study):
         return _plan(study, run, out, notice, {}, _runs_day(day))

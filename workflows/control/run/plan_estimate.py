@@ -158,10 +158,9 @@ class _RunBefore:
 
     @property
     def busy_part(self) -> float | None:
-        """The share of the run's time in which its jobs were busy, from 0 to 1; None if unknown.
+        """The mean number of simultaneous jobs, divided by the maximum; None if unknown.
 
-        It is the jobs' total time, divided by the run's time and by the run's maximum number of
-        simultaneous jobs. The rest is the time between jobs and for publishing.
+        Time between jobs and for publishing makes it less than 1.
         """
         whole = self._seconds
         spans = [

@@ -158,7 +158,7 @@ def _find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
 
 
 def choose_region(folder: RunFolder, name: str | None) -> str:
-    """Return the region `name`, or else the first region that a slot can run.
+    """Return `name`; if it is None, return the name of the first region that a slot can run.
 
     If no slot can run a region now, but other slots may join the pool, return the first region.
 
@@ -297,8 +297,8 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     """Check that a trial's `metrics` include those that the study names; return a warning or "".
 
-    InputError if the metric is missing by which tuned and default settings are compared. If the
-    gate's metric is missing, this is an InputError only if the name seems misspelt.
+    InputError if the metric for comparing tuned with default settings is missing. If the gate's
+    metric is missing, this is an InputError only if the name seems misspelt.
     """
     reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
@@ -320,7 +320,7 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
 def failure_text(
     study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
 ) -> str:
-    """Return the message about a failed trainer: the reason, its last output, and any known fix."""
+    """Return a message: why the trainer failed (`error`), its last output, and any known fix."""
     said = last_words(place.err)
     fix = installation_advice(said, study)
     words = f"; its last output, from {str(place.err)!r}:\n{said}" if said else ""
@@ -335,7 +335,8 @@ def failure_text(
 def last_words(error_file: Path) -> str:
     """Return the last lines of a trainer's standard error; "" if it is empty.
 
-    The traceback's last frame in the trainer's own code is included, even if it is further up.
+    The traceback's last frame in the trainer's own code is included, even if it comes before these
+    lines.
     """
     lines = _lines(error_file)
     shown = lines[-_LINES:]

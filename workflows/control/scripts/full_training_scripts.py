@@ -69,7 +69,7 @@ class FinalScripts:
         return untrusted_files.has_files(place.model)
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Order the job that ended a region's last trial to train the best settings in full.
+        """Order the job that ran a region's last trial to train the best settings in full.
 
         Return whether the job got an order. This job already has the data and the trainer. If it is
         lost, the DAG node `best` starts a separate job.

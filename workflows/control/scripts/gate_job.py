@@ -1,4 +1,4 @@
-"""The gate's job, which measures the new and the current model; and the gate's verdict.
+"""The gate's job, which measures both models, and the verdict, also if nothing was measured.
 
 A job measures both models on the same rows. If this job fails, the current model stays current, and
 the region continues. The DAG node `publish` computes the verdict. This takes 10,000 resamples,
@@ -77,8 +77,8 @@ def prepare(
     gets the order. `lane` is a pair: the lane's DAG node, and the id of the agent's message that
     the order answers.
 
-    No job is needed if there is no current model, no money is left, or a model can't be used. Then
-    the verdict is written at once. OSError if the disk is full.
+    No job runs if there is no current model, no money is left, or a model can't be used. Then the
+    verdict is written at once. OSError if the disk is full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
@@ -139,7 +139,10 @@ def _hand_out(
     lane: str,
     turn: Turn,
 ) -> str | None:
-    """Send both models and the order to a lane's running job; return why not, or None if sent."""
+    """Send both models and the order to a lane's running job.
+
+    Return None if they were sent; otherwise return why they can't be sent.
+    """
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -222,7 +225,11 @@ def _write_verdict(files: RegionFolder, found: Verdict) -> str:
 def _unmeasured_verdict(
     frozen: FrozenStudy, why: str, *, champion: str | None = None, promoted: bool = False
 ) -> Verdict:
-    """Return a verdict without a comparison: the current model stays, unless `promoted`."""
+    """Return a verdict without a comparison, for the reason `why`.
+
+    With `promoted`, the new model passes the gate. Otherwise the current model stays. `champion` is
+    the run of the current model, if it is known.
+    """
     return Verdict(
         verdict="promoted" if promoted else "kept",
         why=one_line(why),

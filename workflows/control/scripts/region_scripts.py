@@ -26,7 +26,7 @@ class RegionScripts:
     def begin(self, slug: str) -> Reply:
         """Prepare the region's folder for a new DAGMan.
 
-        The reply prevents this DAGMan if the region is done, or if another DAGMan runs it.
+        The reply prevents this DAGMan if the region is done, or if another DAGMan runs the region.
         """
         files = self._folder.region(slug)
         if files.is_done:
@@ -44,7 +44,11 @@ class RegionScripts:
         return Reply(EXITS["done"], f"{slug}: begins{what}")
 
     def end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
-        """Decide what follows the end of a region's DAGMan: another DAGMan, or the region's end."""
+        """Decide what follows the end of a region's DAGMan: another DAGMan, or the region's end.
+
+        `return_code` is the exit code of the DAGMan that ended. `retry` is the number of retries so
+        far, and `most` is their maximum.
+        """
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
             word = region_stage(

@@ -182,8 +182,8 @@ def without_job(node: str, job: JobEnd) -> Reply | None:
     """Return the reply for a DAG node that had no job; None if it had a job.
 
     If HTCondor refused the job for half a minute, the region's next DAGMan runs the DAG node again,
-    and its trial doesn't fail. Otherwise the PRE script prevented the job, and the reply depends on
-    the script's exit code `job.asked`.
+    and this doesn't count as a failure of the trial. Otherwise the PRE script prevented the job,
+    and the reply depends on the script's exit code `job.asked`.
     """
     if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")

@@ -1,10 +1,11 @@
 """The requests that PRE and POST scripts of DAG nodes send to the optimiser's service.
 
 The program `serve FOLDER [--wait]` is this service. Every request may be repeated, because DAGMan
-runs a script again after a crash.
+runs a script again after a crash. RETURN and PRE are the exit codes of the job (or DAGMan) and of
+the PRE script. RETRY is the number of the DAG node's retries so far, and MAX is their maximum.
 
 begin REGION                             prepare for a new DAGMan of the region
-end REGION RETURN                        decide whether the region is over or needs another DAGMan
+end REGION RETURN RETRY MAX              decide whether the region is over or needs another DAGMan
 ask REGION NODE                          choose a trial's parameters and write its files
 tell REGION NODE RETURN RETRY MAX PRE    record how the job ended, and decide whether to retry
 ask-best, tell-best                      the same for the full training of the best settings
@@ -240,9 +241,9 @@ class ScriptRequests:
 def _bring_agent(folder: RunFolder, study: Study) -> None:
     """Add this release's agent, the program that runs a job's trials, to a run of an older release.
 
-    Only the run's next jobs start with it. A process on the access point, the keeper, gives the
-    jobs of a gang their ranks. The keeper removes jobs whose agent it does not understand, and
-    DAGMan submits new ones.
+    A run without gangs keeps its agent if it has one. Jobs that already run keep their agent. But
+    if they belong to a gang that an older release started, the keeper removes them, and DAGMan
+    submits new ones. The keeper is the process that gives the jobs of a gang their ranks.
     """
     if study.has_gangs or not folder.agent.exists():
         archive.build(folder.code / nodes.AGENT)

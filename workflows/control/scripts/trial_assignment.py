@@ -161,7 +161,11 @@ class Turns:
     def _record_end(
         self, slug: str, node: str, trial: TrialFolder, message: Said, *, is_last: bool
     ) -> None:
-        """Record the end of the trial that `message` reports, and assign the next trial."""
+        """Record the end of `trial`, which `message` reports; tell the agent what comes next.
+
+        `trial` may also be a full training or a measurement. With `is_last`, nothing comes next,
+        and the job's POST script records the end.
+        """
         running = self._trials.find_unfinished(slug, node)
         note_ended(trial, message.job, message.ended)
         if is_last:  # the POST script records it
@@ -238,7 +242,7 @@ class Turns:
     def _asked_behind_trials(self, slug: str, node: str, message: Said, why: str) -> None:
         """Answer an agent that asked for a trial although its region needs no further trial.
 
-        First record a full training or a measurement whose agent was lost before it was recorded.
+        First record a full training or a measurement that is unrecorded because its agent was lost.
         Then order the full training or the measurement that comes next, or let the agent exit.
         """
         behind: _End | None = None
@@ -256,7 +260,7 @@ class Turns:
     def _end(self, slug: str, node: str, message: Said, why: str, behind: _End | None) -> None:
         """Order the full training or the gate's job (`behind`), or let the agent exit.
 
-        `why` is the reason for the exit.
+        `behind` is None if neither is left to do. `why` is the reason for the exit.
         """
         files = self._studies.folder.region(slug)
         end = files.best if behind is self._final else files.gate

@@ -91,8 +91,8 @@ class TrialScripts:
     def _under_way(self, slug: str, node: str, ended: str | None = None) -> str | None:
         """Return a DAG node's first trial, except `ended`, that has parameters but no result.
 
-        Return None if this trial has a stop order, or if no attempt may start any more. Then it is
-        recorded that the trial has ended.
+        Return None if this trial has a stop order, or if no attempt may start any more. In both
+        cases, the trial's end is recorded.
         """
         name = self.find_unfinished(slug, node, ended)
         if name is None or self._is_recorded(slug, name):
@@ -170,8 +170,8 @@ class TrialScripts:
     def settle(self, slug: str, node: str) -> Reply | None:
         """Record the result of a DAG node's unfinished trial, if it has arrived; return the reply.
 
-        Return None if no result has arrived. A result stays unrecorded if it arrived while no
-        service was running, and then the agent was lost.
+        Return None if no result has arrived. A result may be unrecorded if it arrived while no
+        service was running, and the agent was lost before the service started again.
         """
         if (name := self.find_unfinished(slug, node)) is None:
             return None

@@ -118,12 +118,15 @@ class Managers:
     def restore(self, regions: Iterable[str]) -> None:
         """Make the other manager's current models current on this machine.
 
-        But a model that was made current on this machine later stays current.
+        But if this machine switched a region's model after the switch in S3, its choice stays.
         """
         self._retry(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
-        """Return the outcomes of those `regions` whose models the other manager has published."""
+        """Return the outcomes of those `regions` whose models the other manager has published.
+
+        Only models that were published by the run of `attempt` count.
+        """
         return self._retry(lambda: self._models.outcomes(attempt, regions))
 
     def note_sent(self, events: list[str]) -> None:

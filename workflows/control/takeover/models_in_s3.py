@@ -96,9 +96,11 @@ class ModelsInS3:
 
 
 def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
-    """Return whether `pointer` names another model than the last change in `here`, and is newer.
+    """Return whether S3's choice of a current model is news for this machine.
 
-    A change by `restore` never counts as newer than `pointer`, because it only copied S3's choice.
+    It is news if `pointer`, S3's choice, names another model than the last of this machine's
+    changes (`here`), and is newer than this change. A change by `restore` never counts as
+    newer than `pointer`, because it only copied S3's choice.
     """
     if not here:
         return True

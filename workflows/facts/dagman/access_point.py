@@ -38,8 +38,8 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
     """Return a message for each of `universes` whose jobs the access point doesn't start now.
 
-    A universe is HTCondor's term for a kind of job. DAGMan runs in the scheduler universe, and
-    publishing in the local universe.
+    A universe is HTCondor's term for a kind of job. DAGMan runs in the scheduler universe. The
+    jobs that publish models run in the local universe.
     """
     if not (asked := [*universes]):
         return []
@@ -53,9 +53,9 @@ def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
 
 
 def reasons_jobs_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a message for each reason why the access point doesn't start waiting jobs.
+    """Return the reasons why the access point doesn't start those of `jobs` that wait.
 
-    Jobs that have waited for less than 10 s don't count.
+    `jobs` are ClassAds. A job that has waited for less than 10 s doesn't count.
     """
     now = time.time()
     waiting = {
@@ -86,6 +86,6 @@ def _schedd_ad() -> ClassAd:
 def default_state() -> Path:
     """Return the folder for the state of this user's supervisor.
 
-    A pool that `trialfleet pool up` started has its own folder instead.
+    The supervisor of a pool that `trialfleet pool up` started uses another folder.
     """
     return platformdirs.user_state_path("trialfleet") / "supervisor"

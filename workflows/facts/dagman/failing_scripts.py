@@ -58,7 +58,7 @@ def one_line_message(error: BaseException) -> str:
 
 
 def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
-    """Note in `file` (failing.json) that a DAG node's script failed.
+    """Record in `file` (failing.json) that a DAG node's script failed.
 
     Return how often this script has now failed in a row with this cause. An error while writing
     `file` is ignored.
@@ -89,7 +89,7 @@ def note_success(file: Path, node: str) -> None:
 
 @contextmanager
 def note_result(file: Path, node: str) -> Iterator[None]:
-    """Note in `file` (failing.json) the error that the `with` block raises, and raise it.
+    """Record in `file` (failing.json) the error that the `with` block raises, and raise it again.
 
     If the block succeeds, the error of the DAG node `node` is removed from `file`.
     """

@@ -133,8 +133,8 @@ class NodesLog:
 def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
     """Return the contents of a log of node events; an unreadable log counts as empty.
 
-    `since` is the start of the present DAGMan, in Unix seconds. A POST script that ended earlier is
-    not in `ended`, because the present DAGMan has already handled this end.
+    `since` is the start of the present DAGMan, in Unix seconds. POST scripts that ended earlier are
+    left out of `ended`, because the present DAGMan learned of these ends when it started.
     """
     jobs: dict[str, bytes] = {}  # by node: the job whose POST script ended last
     ended: dict[str, bool] = {}  # by node: whether it ended twice
@@ -162,6 +162,7 @@ def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
 def _unix_seconds(local: str) -> float:
     """Return a local time in Unix seconds.
 
-    At the end of summer time, clocks show some times twice. The later moment is returned then.
+    At the end of summer time, clocks show some times twice. For such a time, the later moment is
+    returned.
     """
     return datetime.fromisoformat(local).replace(fold=1).timestamp()

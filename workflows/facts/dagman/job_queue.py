@@ -80,10 +80,9 @@ class QueuedRun:
 
     Attributes:
         root: the job id of the run's DAGMan. If a person submitted only a region's DAG, this is the
-            id of that DAGMan. None if neither is in the queue.
+            id of the region's DAGMan. None if neither is in the queue.
         root_held: why the DAGMan `root` is on hold; None if it isn't.
-        running: DAG nodes with running jobs. DAG nodes with held jobs that HTCondor will remove
-            are included.
+        running: DAG nodes with a running job, or with a held job that HTCondor will remove.
         idle: DAG nodes that have a waiting job and are not in `running`.
         held: jobs on hold that wait for a person.
         regions: slugs of the regions whose DAGMan job is in the queue.
@@ -106,7 +105,7 @@ class QueuedRun:
 
     @cached_property
     def running_jobs(self) -> dict[str, dict[str, Any]]:
-        """The ClassAd of each DAG node's running job; of a gang, the job that has run longest."""
+        """The ClassAd of each DAG node's running job; for a gang, of its longest-running job."""
 
         def began(ad: dict[str, Any]) -> float:
             return float(ad.get("JobCurrentStartExecutingDate", math.inf))
@@ -147,7 +146,7 @@ def run_constraint(folder: RunFolder, region: str | None = None) -> str:
 
 
 def one_idle(folder: RunFolder, node: str) -> Any:
-    """Return all attributes of a waiting job of a DAG node; None if no job of it waits."""
+    """Return all attributes of a waiting job of a DAG node; None if the node has none."""
     waits = f"{run_constraint(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(f"{waits} && TrialfleetNode == {classad_string(node)}")
 

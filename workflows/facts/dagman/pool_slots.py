@@ -17,8 +17,8 @@ RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
 class PoolSlots(NamedTuple):
     """The slots of the pool, without the dynamic slots that HTCondor makes for jobs.
 
-    `whole` has each slot as if no job ran on it. `free` has only the slots that HTCondor has given
-    to no job, as they are now.
+    `whole` has each slot as if no job ran on it. `free` has the slots in the state Unclaimed,
+    each with the resources that no job has now.
     """
 
     whole: list[ClassAd]
@@ -50,7 +50,7 @@ def _with_total_resources(slot: ClassAd) -> ClassAd:
 
 
 def has_gpu(slot: ClassAd) -> bool:
-    """Return whether trials on GPUs may use a slot: its attribute `HAS_GPU` is true."""
+    """Return whether a slot's attribute `HAS_GPU` is true, so that trials on GPUs may use it."""
     return "HAS_GPU" in slot and slot.eval("HAS_GPU") is True
 
 
@@ -60,7 +60,7 @@ def gpus(slot: ClassAd) -> int:
 
 
 def is_true(clause: str, job: ClassAd, slot: ClassAd) -> bool:
-    """Return whether a part `clause` of a job's requirements is true for `slot`."""
+    """Return whether `clause`, a part of a job's requirements, is true for `slot`."""
     import classad2
 
     return classad2.ExprTree(clause).eval(job, slot) is True

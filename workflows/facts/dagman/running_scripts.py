@@ -34,7 +34,8 @@ def script_facts(
 ) -> Iterator[ScriptFacts]:
     """Yield one running script of each region in which scripts run.
 
-    One script per region is enough: all scripts wait for the same service, and hang together.
+    One script per region is enough: all scripts wait for the same service, so if one hangs, all do.
+    If `queued`, the run's jobs in the queue, is None, nothing is yielded.
     """
     dagmans = {
         ad.get("TrialfleetRegion"): ad

@@ -40,7 +40,7 @@ class Ended:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Ended:
-        """Return how a trial ended, given the content of the agent's message.
+        """Return how a trial ended; `plain` is the content of the agent's message.
 
         Raises AttributeError, OverflowError, TypeError or ValueError if the content is invalid.
         """
@@ -98,8 +98,8 @@ def read_said(place: TrialFolder) -> Said | None:
 def read_ended(place: TrialFolder) -> Ended | None:
     """Return how a trial ended; None if its agent has not reported this yet.
 
-    Call `unpacking.take_left` first: it puts files that the agent has sent into the trial's folder,
-    where this function reads them.
+    Call `unpacking.take_left` first: it moves the files from the agent's package to the trial's
+    folder, where this function reads them.
     """
     try:
         return Ended.from_json(

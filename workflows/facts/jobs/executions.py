@@ -259,10 +259,9 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events without the marks that are directly followed by another mark.
+    """Return the events; of several successive marks (events about trials), only the last.
 
-    A mark is an event about a trial. The last of several marks stays, because it shows until when
-    the execution was alive.
+    The last one stays, because it shows until when the execution was alive.
     """
     return [
         event

@@ -28,8 +28,8 @@ def read_roster(place: TrialFolder) -> Roster | None:
 def checkpoint_prefixes(place: TrialFolder) -> list[str]:
     """Return the S3 prefixes where checkpoints of a DAG node's gang may be.
 
-    The first prefix is for the present attempt. The others have checkpoints of earlier attempts
-    that were not removed. The result is empty if the gang stores no checkpoints in S3.
+    The first prefix is for the present attempt. The others are for earlier attempts whose
+    checkpoints were not removed. The result is empty if the gang stores no checkpoints in S3.
     """
 
     def read() -> list[str]:
@@ -83,8 +83,9 @@ def _describe_apart(roster: Roster) -> str:
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
     """Return how many ranks (gang members) train a trial, and the number of their generation.
 
-    A generation is one set of ranks. While it forms, the number of ranks is 0. The result is empty
-    if the gang works on another trial, or if the numbers are unknown.
+    A generation is one set of ranks. The result has the keys "ranks" and "generation". While the
+    generation forms, "ranks" is 0. The result is empty if the gang works on another trial, or if
+    the numbers are unknown.
     """
     roster = read_roster(place)
     if roster is None or roster.trial != place.root.name:

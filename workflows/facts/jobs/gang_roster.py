@@ -1,8 +1,8 @@
 """The roster of a gang, which has the orders for the gang's agents.
 
 A gang is several jobs that train one trial together. Each job has an agent, which runs one rank of
-the training. One set of ranks is a generation. The next generation begins when ranks fail, are lost
-or join, and with the next trial.
+the training. One set of ranks is a generation. The next generation begins when a rank fails, is
+lost or joins, and when the next trial begins.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Roster:
     """The orders for the agents of a gang.
 
     Attributes:
-        cluster: the cluster of the gang's jobs; agents of other clusters ignore the roster.
+        cluster: the first part of the ids of the gang's jobs; other jobs' agents ignore the roster.
         generation: the number of the present set of ranks, from 1.
         state: "form" while the generation forms, "run" while it trains, and "done" at the end.
         since: when `state` began, in Unix seconds.

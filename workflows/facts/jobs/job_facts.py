@@ -58,7 +58,7 @@ class JobFacts:
 
     @property
     def cuts(self) -> list[Execution]:
-        """The starts that were interrupted, before or after the job executed."""
+        """The starts that were interrupted, before or while the job executed."""
         return [start for start in self.starts or () if start.end is End.EVICTED]
 
     @property

@@ -38,7 +38,7 @@ class Job:
         ended: the end of the last attempt.
         wall_seconds: the time in which at least one job of the trial executed.
         last_wall_seconds: the same for the last attempt.
-        cpu_seconds: None if the job ended before HTCondor first measured its CPU time.
+        cpu_seconds: the CPU time; None if the job ended before HTCondor first measured it.
         memory_mb: the trial's maximum memory. Memory that its processes share counts once if
             HTCondor reports ProportionalSetSize.
         machine: the machine of the last attempt.
@@ -72,7 +72,7 @@ class Stay:
 
     Attributes:
         ended: when the execution ended, in Unix seconds, like all times here. While the job
-            executes, the `now` of the caller, or else the time of the last event.
+            executes, this is the caller's `now`; if that is None, the time of the last event.
         usd: the cost in USD; None if the machine's price is unknown.
         saved: the time up to which work was saved; None if nothing was saved.
     """
@@ -177,7 +177,7 @@ def read_job_stays(
 ) -> tuple[list[Stay], frozenset[str]]:
     """Return the executions of a job of several trials, and the names of its other steps.
 
-    The names are "best" if the job ran a full training, and "gate" if it ran a gate. A machine
+    The names contain "best" if the job ran a full training, and "gate" if it ran a gate. A machine
     without a price costs `price` USD per hour. A running execution ends at `now`; if `now` is None,
     at its last event.
     """
@@ -205,8 +205,8 @@ def total_cost(stays: Iterable[Stay]) -> float | None:
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
     """Return start and end of each execution in a job's event log, in Unix seconds, oldest first.
 
-    The end is infinite if the job may still run. It is None if a crash prevented its entry in the
-    log.
+    The end is infinite if the job may still run. It is None if the log lacks the end because of a
+    crash.
     """
     executions = [each for part in submissions(read_events(log)) for each in parse_executions(part)]
     spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
@@ -216,7 +216,7 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
 
 
 def read_removals(log: Path) -> list[float]:
-    """Return the times at which an event log's job was removed, in Unix seconds, oldest first."""
+    """Return when the jobs in an event log were removed, in Unix seconds, oldest first."""
     return [event_time(event) for event in read_events(log) if event.type.name == "JOB_ABORTED"]
 
 

@@ -38,8 +38,8 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
 def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
     """Return the folder of the trial that a DAG node's job was last ordered to train.
 
-    If the order was for the full training or the gate, return that folder. If the job has no order,
-    or can train only one trial, return the DAG node's own folder.
+    If the order was for the full training or the gate, return the folder of that step. If the job
+    has no order, or can train only one trial, return the DAG node's own folder.
     """
     place = files.node_folder(node)
     order = read_order(place)
@@ -51,8 +51,8 @@ def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
 def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
     """Return the folder of the trial `name` if a job of the DAG node can train it; else None.
 
-    `name` may also be "best" (the full training) or "gate". They may run in the job of any DAG node
-    that trains several trials, so for them the result is never None.
+    `name` may also be "best" (the full training) or "gate". These steps may run in the job of any
+    DAG node that trains several trials, so for them the result is never None.
     """
     steps = (step for step in (files.best, files.gate) if step.root.name == name)
     if step := next(steps, None):

@@ -81,9 +81,9 @@ def note(
 ) -> None:
     """Write into a job's log that a trial began or continued, saved a checkpoint, or ended.
 
-    `job` is an id such as `12.0`, and `when` is in Unix seconds. In one execution of the job, no
-    second start is written before an end, and no second end before a start. If the log was removed,
-    nothing is written. Raises OSError if writing fails.
+    `job` is an id such as `12.0`, and `when` is in Unix seconds. `ended` says how the trial
+    ended. Nothing is written if the trial's last start or end in this execution of the job is of
+    the same `kind`, or if the log was removed. Raises OSError if writing fails.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))

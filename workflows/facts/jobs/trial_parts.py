@@ -85,7 +85,7 @@ def _parse_whole_job(events: Sequence[JobEvent]) -> WholeJob:
 
 
 def note_log(log: Path) -> None:
-    """Write a copy of a job's event log that is read faster."""
+    """Write the executions in a job's event log to a note, which is read faster than the log."""
     events = read_events(log)
     write_note(log, _parse_whole_job(events), _parse_parts(events))
 

@@ -53,7 +53,7 @@ class Event:
 
     @staticmethod
     def read(content: dict[str, Any]) -> Event:
-        """Return the event, given the plain data from `to_json`."""
+        """Return the event from `content`, the plain data that `to_json` returned."""
         return _EVENT.validate_python({**content, "kind": content["event"]})
 
 
@@ -94,6 +94,6 @@ def more_lines(count: int) -> str:
 
 
 def omitted_events(events: Sequence[Event]) -> list[str]:
-    """Return a line with the number of events that don't fit into one message; empty if all fit."""
+    """Return a list with one line: how many of a message's `events` don't fit; empty if all fit."""
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

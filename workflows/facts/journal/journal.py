@@ -1,8 +1,9 @@
 """The journal of a study's days: each region's outcome on each day.
 
-Recorded outcomes never change: a second record of the same region, day and attempt is ignored. A
-region has at most one successful outcome per day. An attempt's regions, run and deadline are
-recorded before the attempt begins. So the attempt continues unchanged after a crash.
+A day has one attempt or several; later attempts are for the regions that failed. An attempt's
+regions, run and deadline are recorded before the attempt begins. So the attempt continues unchanged
+after a crash. Recorded outcomes never change: a second record of the same region, day and attempt
+is ignored. A region has at most one successful outcome per day.
 """
 
 from __future__ import annotations
@@ -92,11 +93,11 @@ class Attempt:
     ended: datetime | None = None
 
     def is_past_deadline(self, now: datetime) -> bool:
-        """Return whether the deadline is over at the time `now`; False if there is no deadline."""
+        """Return whether the deadline has passed at the time `now`; False if there is none."""
         return self.deadline is not None and now >= self.deadline
 
     def outcome(self, region: str, ending: Ending, why: str, **more: Any) -> Outcome:
-        """Return the outcome of a region in this attempt."""
+        """Return the outcome of a region in this attempt; `more` has other fields of `Outcome`."""
         day, number = self.date, self.attempt
         return Outcome(date=day, region=region, attempt=number, ending=ending, why=why, **more)
 
@@ -119,7 +120,7 @@ class Journal:
         return str(self.file.parent)
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt and return it; an attempt that is already recorded stays unchanged."""
+        """Record an attempt, unless it is already recorded, and return the recorded attempt."""
         with self._open() as connection:
             connection.execute(
                 "INSERT INTO attempts (date, attempt, run, regions, started, deadline)"
@@ -136,7 +137,7 @@ class Journal:
         return next(a for a in self.attempts(attempt.date) if a.attempt == attempt.attempt)
 
     def end(self, attempt: Attempt, now: datetime) -> None:
-        """Record that all regions of an attempt have outcomes, at the time `now`."""
+        """Record that an attempt ended at the time `now`, when its last region got an outcome."""
         with self._open() as connection:
             connection.execute(
                 "UPDATE attempts SET ended = ? WHERE date = ? AND attempt = ? AND ended IS NULL",
@@ -163,7 +164,10 @@ class Journal:
         )
 
     def outcomes(self, first: date | None = None, last: date | None = None) -> list[Outcome]:
-        """Return the outcomes of all regions on the days `first` to `last`, oldest first."""
+        """Return the outcomes of all regions on the days `first` to `last`, oldest first.
+
+        If `first` or `last` is None, there is no such limit.
+        """
         between = (str(first or date.min), str(last or date.max))
         query = (
             "SELECT *, outcome AS ending FROM outcomes WHERE date BETWEEN ? AND ?"
@@ -186,12 +190,12 @@ class Journal:
 
 
 def next_number(attempts: Iterable[Attempt]) -> int:
-    """Return the number of the next attempt, given all `attempts` at the day so far."""
+    """Return the number of a day's next attempt; `attempts` are all its earlier attempts."""
     return max((one.attempt for one in attempts), default=0) + 1
 
 
 def latest_outcomes(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
-    """Return one outcome for each day and region: the successful one, or else the last."""
+    """Return one outcome for each day and region: the successful one or, without one, the last."""
     order = sorted(outcomes, key=lambda one: (one.ending is not Ending.FAILED, one.attempt))
     return {(one.date, one.region): one for one in order}
 

@@ -152,15 +152,15 @@ class Outbox:
             return [row["event"] for row in connection.execute(query)]
 
     def mark_sent(self, deliveries: Iterable[Delivery]) -> None:
-        """Note that these deliveries were sent."""
+        """Record that these deliveries were sent."""
         self._settle(deliveries, "sent", None)
 
     def give_up(self, deliveries: Iterable[Delivery], error: str) -> None:
-        """Note that these deliveries will never be sent, because of `error`."""
+        """Record that these deliveries will never be sent, and `error` as the reason."""
         self._settle(deliveries, "given up", error)
 
     def put_off(self, deliveries: Iterable[Delivery], error: str, now: float, due: float) -> None:
-        """Note that sending failed with `error` at `now`, and is to be tried again at `due`."""
+        """Record that sending failed with `error` at `now`; the next try follows at `due`."""
         with self._open() as connection:
             connection.executemany(
                 "UPDATE deliveries SET tries = tries + 1, due = ?, first = COALESCE(first, ?),"

@@ -1,6 +1,7 @@
 """The journal of a study with two managers, in the study's database.
 
-Each manager has a copy of the journal in a file, which programs that only show the journal read.
+Each manager has a copy of the journal in a file. Programs that only show the journal read this
+copy.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ class SharedJournal(Journal):
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt and return it; an attempt that is already recorded stays unchanged."""
+        """Record an attempt, unless it is already recorded, and return the recorded attempt."""
         self._write([Row("attempt", _key(attempt), _ATTEMPT.dump_python(attempt, mode="json"))])
         return super().begin(attempt)
 
     def end(self, attempt: Attempt, now: datetime) -> None:
-        """Record that all regions of an attempt have outcomes, at the time `now`."""
+        """Record that an attempt ended at the time `now`, when its last region got an outcome."""
         ended = replace(attempt, ended=now)
         self._write([Row("ended", _key(attempt), _ATTEMPT.dump_python(ended, mode="json"))])
         super().end(attempt, now)
@@ -101,7 +102,7 @@ class SharedJournal(Journal):
                     super().end(attempt, attempt.ended)
 
     def note_sent(self, events: Iterable[str]) -> None:
-        """Tell the other manager, by the database, that alerts of these events were sent."""
+        """Tell the other manager, through the database, that alerts of these events were sent."""
         self._rows.note(Row(_SENT, event, {}) for event in events)
 
 

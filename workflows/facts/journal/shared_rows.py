@@ -146,7 +146,7 @@ class SharedRows:
             self._insert(connection, rows)
 
     def news(self) -> list[Row]:
-        """Return the records written since the last call, oldest first; at first, all records."""
+        """Return the records written since the last call, oldest first; the first call gets all."""
         new = (_ROWS.c.study == self.study) & (_ROWS.c.number > self._read_up_to)
         query = sqlalchemy.select(_ROWS).where(new).order_by(_ROWS.c.number)
         with self._errors(), self._engine.connect() as connection:

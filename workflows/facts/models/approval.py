@@ -1,8 +1,9 @@
 """The model of a region that passed the gate and waits for a person's approval.
 
 The model is noted in MODELS/STUDY/REGION/.awaiting.json if the study has `gate: {approve: true}`.
-The file stays when the model waits no longer. The link `latest` and its history show whether the
-model still waits.
+The file stays when the model waits no longer. The model waits until this model or a newer one
+becomes current. The link `latest` and the list of its changes, .history.json, show whether this has
+happened.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Awaiting:
 
 
 def note_awaiting(published: Path) -> None:
-    """Note that a model waits for approval from now on, unless this is already noted.
+    """Record that a model waits for approval from now on, unless this is already recorded.
 
     The caller must hold the lock of the region's folder of models.
     """
@@ -92,8 +93,9 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return why a model was not made current; None if it was, or if it is current now.
+    """Return why a model was not made current when it was published.
 
+    Return None if it was made current then, or if it was made current later and still is.
     `published` is the content of its published.json. If the study requires approval, the text says
     whether the model still waits for it, and ends with the command to make the model current.
     """
@@ -122,7 +124,7 @@ def without_command(why: str) -> str:
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Return a text that says why a model passed the gate, and how a person approves it."""
+    """Return a text on how to approve a model, and on `why`, the reason why it passed the gate."""
     return (
         f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"

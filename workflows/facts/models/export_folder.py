@@ -28,8 +28,8 @@ from trialfleet.workflows.study.spec import Study
 class Targets(BaseModel):
     """The targets to which a study's models are exported, such as S3 or MLflow.
 
-    `s3` names the files with the S3 keys; None if boto3 finds the keys by itself. `variables` has
-    environment variables for AWS, perhaps with a proxy's password.
+    `s3` names the files with the access keys for S3; None if boto3 finds the keys by itself.
+    `variables` has environment variables for AWS, perhaps with a proxy's password.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,7 +58,7 @@ class ExportFolder:
 
     @staticmethod
     def for_models_folder(models_folder: Path) -> ExportFolder:
-        """Return the folder of a study's exports, given the folder of a region's models."""
+        """Return the folder of a study's exports; `models_folder` has one region's models."""
         return ExportFolder(models_folder.parent / EXPORTS)
 
     @property

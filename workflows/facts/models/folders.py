@@ -83,9 +83,10 @@ def find_champion(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return why a model was not made current; None if it was, or if it is current now.
+    """Return why a model was not made current when it was published.
 
-    `record` is the path of its published.json; if it is missing, the result is None. Raises
+    Return None if it was made current then, or if it was made current later and still is. `record`
+    is the path of the model's published.json; if this file is missing, the result is None. Raises
     InputError if the file is damaged.
     """
     if not record.exists():
@@ -94,9 +95,10 @@ def reason_not_latest(record: Path) -> str | None:
 
 
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
-    """Return why a model was not made current; None if it was, or if it is current now.
+    """Return why a model was not made current when it was published.
 
-    `published` is the content of its published.json.
+    Return None if it was made current then, or if it was made current later and still is.
+    `published` is the content of the model's published.json.
     """
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # changed by a person
@@ -134,7 +136,7 @@ def other_models(published: Path) -> dict[Path, datetime]:
 def model_time(model: Path) -> datetime | None:
     """Return the time from which a published model's age counts; None if unknown.
 
-    This is when the run was planned, or the end of the run's day if the day ended before.
+    This is when the run was planned, or the end of the run's day, whichever is earlier.
     """
     return _moment(model, "as_of") or planning_time(model)
 
@@ -150,7 +152,7 @@ def _moment(model: Path, key: str) -> datetime | None:
 
 
 def read_region_name(models_folder: Path) -> str:
-    """Return the region's name, given the folder of its models; if unknown, the folder's name."""
+    """Return the name of the region whose models are in a folder; if unknown, the folder's name."""
     return _read_provenance_key(models_folder, "region") or models_folder.name
 
 

@@ -46,7 +46,7 @@ class Change:
 
     @property
     def since(self) -> str:
-        """The time of the change after the word `since`, in this machine's time zone."""
+        """The word `since` and the time of the change, in this machine's time zone."""
         time = datetime.fromisoformat(self.time) if self.time else None
         return f"since {local_time(time) or 'an unknown time'}"
 
@@ -81,7 +81,7 @@ def last_move(link: Path, run: str) -> Change | None:
 
 
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
-    """Note that `link` will now change to the model of `run`; `by` is a value of `Change.by`."""
+    """Record that `link` will now change to the model of `run`; `by` is a value of `Change.by`."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = _account() if by in BY_A_PERSON else ""
     new = Change(run=run, previous=current_run(link), time=now, by=by, who=who, why=why)

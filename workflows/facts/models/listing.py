@@ -115,7 +115,7 @@ def _read_standings(link: Path) -> dict[str, Standing]:
 
 
 def was_rolled_back(published: Path) -> str | None:
-    """Return the run of the current model if `published` was rolled back; otherwise None."""
+    """If `published` was rolled back, return the run of the current model; otherwise None."""
     link = published.parent / LATEST
     standing = _read_standings(link).get(published.name)
     return current_run(link) if standing is Standing.ROLLED_BACK else None
@@ -124,7 +124,7 @@ def was_rolled_back(published: Path) -> str | None:
 def drift_text(models_folder: Path, run: str | None) -> str | None:
     """Return a text on how the last measurement of a run's model differs from the earlier ones.
 
-    Return None if it doesn't differ much, or if the model does not exist.
+    Return None if it doesn't differ much, or if there is no such model. `run` may be None.
     """
     models = list_published_models(models_folder)
     return next((model.drift for model in models if model.run == run), None)

@@ -2,9 +2,10 @@
 
 A region's lanes run in parallel, with one trial at a time in each lane. With
 `budget.trials_per_job: all`, a lane is one DAG node, and its job trains all trials of the lane.
-Otherwise, a lane is a chain of DAG nodes, and each job trains some of its trials. If a region has
-several chains, each has DAG nodes for a quarter more trials than its share, so that lanes on faster
-machines can train more. DAG nodes that are left when the region's budget is used up are skipped.
+Otherwise, a lane is a chain of DAG nodes, each with a job that trains some of the lane's trials. If
+a region has several chains, each has DAG nodes for a quarter more than an equal share of the
+region's trials, so that lanes on faster machines can train more. DAG nodes that are left when the
+region's budget is used up are skipped.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class RegionGraph:
         return next((name for name in names if name not in begun), None)
 
     def find_node(self, name: str) -> str | None:
-        """Return the DAG node `name`, or the one of the trial `name`; None for other names."""
+        """Return the DAG node `name`, or the DAG node that trains the trial `name`; else None."""
         if name in self._names:
             return name
         lane, _, number = name.rpartition(".t")
@@ -136,7 +137,7 @@ class StudyGraph:
 
 
 def build_graph(study: Study) -> StudyGraph:
-    """Return the graph of a study, in which all regions and defaults must be filled in."""
+    """Return the graph of `study`; the study must have all regions and defaults filled in."""
     return StudyGraph(
         regions=tuple(_region_graph(study, name) for name in study.region_table),
         parallel_regions=study.parallel_regions,
@@ -145,7 +146,7 @@ def build_graph(study: Study) -> StudyGraph:
 
 
 def autoscale_mode(study: Study) -> str:
-    """Return how the fleet is scaled during a run: off, service or provisioner."""
+    """Return the value of the study's key `fleet.autoscale`; "off" if the study has no fleet."""
     return study.fleet.autoscale if study.fleet else "off"
 
 

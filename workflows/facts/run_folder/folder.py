@@ -20,9 +20,9 @@ def path_property(
 ) -> cached_property[Path]:
     """Return a property of a folder's class: the path of the file `name`.
 
-    The file is in the folder that the attribute `parent` names. In `name`, {} stands for the root
-    folder's name. If a run has a file with the name `earlier_name`, from an earlier release, the
-    property has that file's path.
+    `parent` is the name of the attribute with the path of the file's folder. In `name`, {} stands
+    for the root folder's name. If a run has a file with the name `earlier_name`, from an earlier
+    release, the property has that file's path.
     """
 
     def path(folder: Any) -> Path:
@@ -35,7 +35,7 @@ def path_property(
 
 
 def note_path(log: Path) -> Path:
-    """Return the path of the copy of a job's event log that is read faster."""
+    """Return the path of the note that execution_notes.py writes about a job's event log."""
     return log.with_name(f"{log.name}.json")
 
 

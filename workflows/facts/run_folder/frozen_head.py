@@ -1,4 +1,4 @@
-"""The main facts in RUN/study.yaml, the study as a run was planned.
+"""The main facts in RUN/study.yaml, the study as it was when the run was planned.
 
 This module does not import the study's types, because they need pydantic. The import of pydantic
 takes longer than all else that `trialfleet rollback` does.

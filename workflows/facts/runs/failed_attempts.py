@@ -36,7 +36,7 @@ _ENOUGH_LEFT = 0.4  # share of the length; a shorter beginning of an error says 
 
 
 def log_hint(log: str) -> str:
-    """Return the end of a failure's reason, which names the log to read."""
+    """Return the words that end a failure's reason and name the log to read."""
     return f"{SEE}{shlex.quote(log)}"
 
 
@@ -152,9 +152,10 @@ def find_cause(
 def note_final_failure(
     final: TrialFolder, node: str, *, attempt: int, error: str, **more: str
 ) -> dict[str, dict[str, str]]:
-    """Note why an attempt at a full training or gate failed, and return all its noted failures.
+    """Record why an attempt at a full training or gate failed, and return all recorded failures.
 
-    The keys of the result are the numbers of the attempts.
+    The result has the failures of this full training or gate, by the number of the attempt. `more`
+    has further entries of the record, such as the machine.
     """
     noted = noted_failures(final)
     known = noted.get(str(attempt), {})

@@ -30,7 +30,10 @@ def storage_url(folder: RunFolder, study: Study) -> str:
 
 
 def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
-    """Return a reader of a run's trials; with `brief`, it may leave out some of their values."""
+    """Return a reader of a run's trials.
+
+    With `brief`, the trials may lack their intermediate values and some of their attributes.
+    """
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
     return reader_of_file(folder.database, brief=brief)
@@ -64,7 +67,10 @@ def study_name(study: Study, run: str, region: str) -> str:
 
 
 def get_ownership(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
-    """Return the ownership of a run's Optuna studies, as seen from this machine and folder."""
+    """Return an object that checks or changes which manager owns a run's Optuna studies.
+
+    In the database, this manager is identified by this machine and `folder`.
+    """
     from trialfleet.optimizer.run_ownership import Ownership, this_owner
 
     return Ownership(storage, run_name(frozen.study, frozen.run), this_owner(folder.root))

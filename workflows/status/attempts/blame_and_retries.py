@@ -54,8 +54,8 @@ _FAILING_JOBS = "jobs failed here within"  # a node agent's text for repeatedly 
 def in_hold(code: int, reason: str) -> bool:
     """Return whether a machine or HTCondor caused a hold with this code and reason.
 
-    Other causes are a person, a limit (such as memory), and a user's file that is missing or
-    unreadable.
+    The result is False if the cause is a person, a limit (such as memory), or a user's file that is
+    missing or unreadable.
     """
     if code in {*CODES, *_BY_A_PERSON}:
         return False
@@ -82,7 +82,7 @@ def is_reported_broken(machine: str) -> bool:
 
 
 def own_errors(noted: Noted) -> int:
-    """Return how many attempts failed through the user's error, not a machine's fault."""
+    """Return how many of the failed attempts in `noted` were not a machine's fault."""
     others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
     names = {attempt["machine"] for attempt in others if attempt.get("machine")}
     broken = {name for name in names if is_reported_broken(name)}
@@ -90,7 +90,7 @@ def own_errors(noted: Noted) -> int:
 
 
 def machines_to_avoid(study: Study, noted: Noted) -> tuple[str, ...]:
-    """Return the machines on which attempts failed, if the pool has other suitable machines."""
+    """Return the machines on which attempts failed, or () if the pool has no other suitable ones."""
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
     return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
 
@@ -140,10 +140,10 @@ class Attempts:
         """Return the outcome, with `by_machine` set if the attempt's machine is to blame.
 
         `before` has the earlier failed attempts. The machine may be broken if the trainer's command
-        can't be run, or if the job was removed for lack of progress. It is then to blame if all
-        attempts ran on it and the pool has other suitable machines. In this case the failure is not
-        final. A machine whose ClassAd reports it as broken is to blame for any failure that is not
-        final.
+        can't be run, or if the job was removed for lack of progress. Such a machine is to blame if
+        all attempts ran on it and the pool has other suitable machines. The failure is then no
+        longer `final`, so the DAG node may be retried. A machine whose ClassAd reports it as broken
+        is to blame for any failure that is not `final`.
         """
         if not self._machine:
             return outcome

@@ -19,8 +19,8 @@ def read_execution(
 ) -> TrialExecution:
     """Return the facts about a trial's execution, from its job's files.
 
-    `failed` says that the trial has no result. `attempts` is DAGMan's number of attempts. It is
-    used only if the job's log shows no attempt, because DAGMan forgets attempts before a stop.
+    `failed` says that the trial has no result. `attempts` is DAGMan's number of attempts,
+    which lacks those before a stop. So it is used only if the job's log shows no attempt.
     """
     plain, metric = _job_data(place, study, failed=failed), study.objective.metric
     # if the job's files are missing, the reports that its agent sent

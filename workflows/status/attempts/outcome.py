@@ -112,7 +112,7 @@ class WrongResultError(ValueError):
 
 
 class _NoResultError(WrongResultError):
-    """The text of result.json is valid JSON, but not a result."""
+    """result.json is valid JSON, but is not an object, or its "metrics" are not an object."""
 
 
 def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
@@ -261,7 +261,7 @@ def final_metrics(files: RegionFolder) -> dict[str, float] | None:
 
 
 def one_line(value: Any) -> str:
-    """Return the beginning of a job's text as one line that can be shown and stored."""
+    """Return the beginning of `value` as one line of text that can be shown and stored."""
     return _clean(value)[:_TAIL]
 
 
@@ -315,7 +315,10 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfM
 
 
 def _got_nowhere(removal: str, evictions: int) -> str:
-    """Return why a job was removed for lack of progress, or "" if it was not."""
+    """Return why a job was removed for lack of progress, or "" if it was not.
+
+    `removal` is the reason of the removal in the job's log.
+    """
     for beginning in (f"{EVICTED}: ", f"{STUCK}: "):
         if beginning in removal:
             return _BY_USER.sub("", removal[removal.index(beginning) :])

@@ -65,7 +65,8 @@ def reason_all_fail(regions: Regions) -> str | None:
     """Return why no trial of a run can succeed, or None if a trial may succeed.
 
     No trial can succeed if none has completed, and at least three attempts failed for the same
-    cause. The text has the first attempt's error, so it stays the same while more attempts fail.
+    cause. The result has the error of the first of these attempts, so the result stays the same
+    while more attempts fail.
     """
     trials = [trial for own, _ in regions for trial in own]
     if any(trial.state.name == "COMPLETE" for trial in trials):

@@ -86,7 +86,10 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
 
 
 def _place_idle_node(item: Item, runs: Sequence[BilledRun]) -> Item:
-    """Add study, day and team to an unused EC2 node's cost. The node's tag names only a run."""
+    """Add the run's study, day and team to the cost of an EC2 node that ran no job.
+
+    The node's tag names only the run.
+    """
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:
         return item
@@ -145,8 +148,9 @@ def _build_item(whose: Item, kind: Kind, stay: Stay) -> Item:
 def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
     """Return the lifetimes of a fleet's nodes, as far as this machine has a record of them.
 
-    The sources are the autoscalers' `reports`, the fleet's default report and the records of `fleet
-    down`. If several sources have a node, the record of `fleet down` takes precedence.
+    The sources are the autoscalers' `reports`, the file to which the fleet's autoscaler writes by
+    default, and the records of `fleet down`. If several sources contain a node, the record of
+    `fleet down` takes precedence.
     """
     found: dict[str, Lifetime] = {}
     for report in (*reports, default_report(fleet.full_name)):

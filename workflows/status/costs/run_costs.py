@@ -49,8 +49,8 @@ def cost(*names: str | PathLike[str], by: Sequence[str] = ()) -> Costs:
     Args:
         names: runs, runs' folders, or studies. A study means all of its runs. Without names: all
             runs in `./runs`, and the total cost of their fleets.
-        by: the keys to group by: study, run, day, team, region, kind. The default is region for one
-            run, otherwise run.
+        by: the keys to group by: study, run, day, team, region, kind (what the money was spent on).
+            The default is region for one run, otherwise run.
 
     Raises:
         InputError: a run, study or key doesn't exist.

@@ -24,8 +24,9 @@ _ENDS = {"low": "lower", "high": "upper"}
 def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
     """Return a warning if tuned settings are clearly worse than default ones, otherwise None.
 
-    The comparison uses the report metric. By the objective, tuned settings can't be worse, because
-    the trial with the best objective used them.
+    Only `report`, the comparison by the report metric, decides. By the objective, tuned settings
+    can't be worse, because the trial with the best objective used them. The gain by
+    `objective` is only named in the warning.
     """
     if report.gain is None or report.gain >= 0:
         return None
@@ -71,7 +72,8 @@ def next_step_on_worse(
 
     The second value is the command to run, or None. If `current`, the model that the link `latest`
     names, is another model, nothing has to be done. If `previous`, a previous model with a better
-    metric, is known, the command makes that model current.
+    metric, is known, the command makes that model current. Otherwise the advice says how to
+    publish a model of the default settings, trained on the files `data`.
     """
     if current != published:
         return f"The current model is that of the run {current.name}, not this one.", None

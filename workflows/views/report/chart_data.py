@@ -1,7 +1,7 @@
 """JSON data of charts and tables of trials, for the scripts of the report and the live page.
 
-Each region has one block of data. It has a list for each column of trials, with few digits. So the
-report's file stays small even with hundreds of regions.
+Each region has one block of data. The block has a list for each column of the table of trials, and
+its numbers have few digits. So the report's file stays small even with hundreds of regions.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class CostBar(NamedTuple):
     """A bar of the chart of costs.
 
     `place` is the region's index in the report, or None for the cost of nodes without a job.
-    `parts` has the costs in USD by what was paid for, without zeros.
+    `parts` has each part of the cost in USD by its name, such as "trials", without zeros.
     """
 
     place: int | None
@@ -189,7 +189,7 @@ class Pictures:
 
     @cached_property
     def charted_parameters(self) -> list[str]:
-        """The parameters with a chart, which are the twelve most important in completed trials."""
+        """The parameters with a chart: the twelve most important that completed trials had."""
         having = {name for t in self.region.trials if t.value is not None for name in t.params}
         return [name for name in self.searched_parameters if name in having][:MOST_PARAMETERS]
 
@@ -219,7 +219,7 @@ class Pictures:
 
     @cached_property
     def scale(self) -> Scale | None:
-        """The scale for the objective in all charts of the region, or None without a value."""
+        """The scale for the objective in all charts of the region. None if no trial has a value."""
         return self._anchored_scale([t.value for t in self.region.trials if t.value is not None])
 
     @cached_property
@@ -277,7 +277,11 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
 
 
 def decimals_without_outliers(values: Sequence[float | None], comparison: Comparison) -> int | None:
-    """Return how many decimals a column needs if values far from the tuned one are ignored."""
+    """Return how many decimals a column of `values` needs, ignoring values far from the best.
+
+    The best trial's value is `comparison.tuned`. The result is None if the column needs another
+    format, such as powers of ten.
+    """
     known = [value for value in values if value is not None]
     anchor = comparison.tuned
     view = clipped_range(known, anchor) if known and anchor is not None else None

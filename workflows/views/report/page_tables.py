@@ -27,7 +27,8 @@ EDGES = {"low": "at the lower end", "high": "at the upper end"}
 class Cell:
     """A table's cell.
 
-    Rows are sorted by `key`, with None last. `tone` is a CSS class.
+    Rows are sorted by `key` or, if it is None, by `text`. Cells without a text or with a dash come
+    last. `tone` is a CSS class.
     """
 
     text: str
@@ -36,7 +37,7 @@ class Cell:
 
     @property
     def written_key(self) -> str | None:
-        """The sort key to write into the page, or None if the text is the key or there is none."""
+        """The sort key to write into the page, or None if rows are sorted by the text."""
         if self.key is None:
             return None
         key = f"{self.key:.9g}" if isinstance(self.key, float) else str(self.key)

@@ -77,9 +77,9 @@ def _lost(report: Report) -> str:
 
 
 def _median_gain(report: Report) -> tuple[str, str]:
-    """Return the median of the regions' gains as text, and what a percentage refers to.
+    """Return the median of the regions' gains as text, and words that follow a percentage.
 
-    The second text is "" if the median is not in percent.
+    The words say what the percentage refers to. They are "" if the median is not in percent.
     """
     gain, is_percent = median_gain(report)
     if gain is None or not is_percent:
@@ -117,7 +117,7 @@ def next_command(row: RegionReport) -> str | None:
 
 
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
-    """Return a region's problem or "", and the command that helps or None.
+    """Return a region's problem ("" if it has none), and the command that helps or None.
 
     `trialfleet why` doesn't explain why tuned settings are worse than default ones. So this problem
     has its own command, or none.
@@ -248,7 +248,7 @@ def _trial_names(trials: Sequence[int]) -> str:
 
 
 def verdict(row: RegionReport) -> str:
-    """Return a note if no other completed trial beat the default settings, otherwise ""."""
+    """Return a note if the trial of the default settings is the best of several, otherwise ""."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
     return f"None of {f.count_text(row.complete - 1, 'other trial')} beat the default settings."
@@ -303,7 +303,7 @@ def costs_note(report: Report) -> str:
 
 
 def timeline_note(timeline: Timeline) -> str:
-    """Return the note that says what the timeline's rows are, and how much of the time jobs ran."""
+    """Return the note that explains the timeline's rows, and says how busy they were."""
     jobs, rows = f.count_text(timeline.jobs, "job"), f.count_text(len(timeline.rows), "row")
     machines = f.count_text(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: a machine has as many rows as jobs ran on it at once."
@@ -328,7 +328,7 @@ def timeline_note(timeline: Timeline) -> str:
 
 
 def share(item: Importance) -> str:
-    """Return a parameter's share of the importance and its number of trials, as text."""
+    """Return a parameter's share of the importance and how many trials had it, as text."""
     return f"{item.share:.0%} · {f.count_text(item.trials, 'trial')}"
 
 
@@ -379,9 +379,10 @@ def _moment(time: datetime) -> str:
 
 
 def summary_line(row: RegionReport, decimals: int | None) -> str:
-    """Return the report metric of the tuned settings and the gain as text, or "".
+    """Return the report metric of the tuned settings and the gain as text, or "" if unknown.
 
-    The page shows this text next to the region's name while the region is collapsed.
+    Numbers have `decimals` decimals. If `decimals` is None, each number has its own format. The
+    page shows this text next to the region's name while the region is collapsed.
     """
     if row.report.tuned is None:
         return ""

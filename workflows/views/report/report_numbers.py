@@ -49,7 +49,8 @@ class RegionFacts:
         span: when the optimiser chose the first trial, and when the last result was recorded, or
             None before the first result.
         parameters: the tuned parameters of the search space.
-        defaults: the default settings, without constants and inactive parameters.
+        defaults: the default settings, without constants and without parameters whose condition
+            (`when`) these settings don't meet.
         current: the model that the link `latest` names. None if it is unknown, or if this run has
             not published a model of the region.
         previous: the region's previous model if it is known to have a better metric than the
@@ -83,9 +84,9 @@ def build_report(
 ) -> Report:
     """Return the report of a run from its facts.
 
-    `root` is the run's folder, which the report's commands name. The report's pauses follow from
-    `active` and `stops`: the start and end of each execution of the run's DAGMans, and the times at
-    which the run was stopped. All times are in Unix seconds.
+    `root` is the run's folder, which the report's commands name. `active` has the start and end of
+    each execution of the run's DAGMans (None for an unknown end). `stops` has the times at which
+    the run was stopped. The report's pauses follow from both. All times are in Unix seconds.
     """
     pauses = find_pauses(active, set(_job_times(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
@@ -200,7 +201,7 @@ def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
 
 
 def teacher_weights(trials: Sequence[StoredTrial]) -> dict[str, float]:
-    """Return how much the optimiser's model uses each region of previous runs, greatest first.
+    """Return the weight of each region of previous runs in the optimiser's model, greatest first.
 
     The weights (0 to 1) are those at the last trial for which the optimiser learned from previous
     runs.
@@ -282,8 +283,8 @@ def median_gain(report: Report) -> tuple[float | None, bool]:
 
     The median is None if no region has a gain.
 
-    Percentages refer to the value with default settings, because the sizes of values may differ
-    between regions. If this value is near zero for any region, no gain is in percent.
+    The sizes of values may differ between regions, so gains are in percent of the value with
+    default settings. If this value is near zero for any region, no gain is in percent.
     """
     compared = [row.report for row in report.regions if row.report.gain is not None]
     shares = [share for each in compared if (share := _share(each)) is not None]
@@ -329,7 +330,7 @@ def positive_parts(parts: dict[str, float]) -> dict[str, float]:
 
 
 def cost_parts(region: RegionReport) -> dict[str, float]:
-    """Return a region's cost in USD by what was paid for, without parts of zero.
+    """Return the parts of a region's cost in USD, without parts of zero.
 
     The parts are "trials", "full training and gate", and "lost" (failed attempts and interrupted
     executions).

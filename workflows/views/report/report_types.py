@@ -59,7 +59,8 @@ class ParameterRange:
 class Setting:
     """The default value and the best value of a parameter.
 
-    `default` or `best` is None if these settings don't use the parameter.
+    `default` is None if the default settings don't use the parameter, and `best` is None if the
+    best settings don't use it.
 
     Attributes:
         default_active: whether the default settings use the parameter.
@@ -78,7 +79,7 @@ class Setting:
 
     @property
     def changed(self) -> bool:
-        """True if the best value differs from the default, as True also differs from 1."""
+        """True if the best value differs from the default. True counts as different from 1."""
         default, best = (self.default_active, self.default), (self.best_active, self.best)
         return default != best or isinstance(self.default, bool) != isinstance(self.best, bool)
 
@@ -129,7 +130,8 @@ class RegionReport:
         study_name: the name of the region's Optuna study in the trial database.
         stopped: why the region ended early, or None if it did not or the reason is unknown.
         budget_trials: the maximum number of trials, including failed ones.
-        not_latest: why the link `latest` doesn't name the published model.
+        not_latest: why the link `latest` doesn't name the published model, or None if it does or if
+            no model was published.
         gate: what the gate measured, if the model passed a comparison with the previous model,
             otherwise None.
         gate_worse: whether the model passed the gate although its metric is worse than that of the
@@ -137,14 +139,15 @@ class RegionReport:
         usd: the cost of the region's jobs in USD, or None if their nodes have no price.
         between_usd: the part of `usd` for the time that jobs spent between two trials, or None if
             unknown.
-        holdout: a warning about the full training's metrics, or None if there is none.
+        holdout: a warning that the full training is far worse than all trials, or that its test
+            loss is implausible. None if there is no such warning.
         changed: the files of data or code that have changed since the submission.
         checks: warnings about the day's data, compared with past days.
         status: the region's stage, a value of `states.Stage`.
         failed: the number of failed trials, including trials that got no retry because the region
             failed.
         objective: the comparison of best and default settings by the objective.
-        report: the comparison of the same trials by the report metric.
+        report: the comparison of best and default settings by the report metric.
         worse: a warning if tuned settings are worse than default ones by the report metric,
             otherwise None.
         next_step: what to do about the warning in `worse`. None if there is no warning, or if the

@@ -15,8 +15,8 @@ class Scale:
     """The possible scales of an axis for some values, and the default scale.
 
     Attributes:
-        chosen: the default scale. It is "linear" if no value is an outlier. Otherwise it is "log"
-            if no logarithm of a value is an outlier, or else "clipped".
+        chosen: the default scale. It is "linear" if no value is an outlier. If there are outliers,
+            it is "log" if logarithms are possible and have no outliers, otherwise "clipped".
         log: whether every value is positive, so that a logarithmic scale is possible.
         view: the range of a clipped axis, or None if there is no outlier.
     """
@@ -27,11 +27,11 @@ class Scale:
 
 
 def choose_scale(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
-    """Return the possible scales of an axis for `values`, of which those near `anchor` matter most.
+    """Return the possible scales of an axis for `values`.
 
-    A value is an outlier if its distance from `anchor` is more than `flat` times the median
-    distance. Values that equal `anchor` don't count for the median. A clipped axis shows the values
-    whose distance is at most half of this limit.
+    Values near `anchor` matter most. A value is an outlier if its distance from `anchor` is more
+    than `flat` times the median distance. Values that equal `anchor` don't count for the median. A
+    clipped axis shows the values whose distance is at most half of this limit.
     """
     log, view = bool(values) and min(values) > 0, clipped_range(values, anchor, flat)
     if view is None:

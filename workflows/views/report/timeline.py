@@ -178,7 +178,7 @@ def _running_jobs_end(report: Report) -> float:
 def job_bars(
     region_index: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Yield a bar for each execution of a job that has started.
+    """Yield a bar for each execution of a job, or nothing if the job has not started.
 
     `stays` has the executions. If it is empty, only the last execution gets a bar. `number` is the
     trial's number, or None for a full training or a gate, which `state` names. The bar of a running

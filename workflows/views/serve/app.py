@@ -63,7 +63,7 @@ class Pages:
     """The functions that answer requests for pages.
 
     The pages of runs and regions are rendered once for all readers. `dashboard` is the folder of
-    the run that optuna-dashboard shows, if it is served.
+    the run that optuna-dashboard shows, or None if optuna-dashboard isn't served.
     """
 
     def __init__(self, runs: Runs, dashboard: Path | None = None) -> None:
@@ -301,7 +301,7 @@ def _tile(snapshot: Snapshot, tile: run_page.Tile, place: int, key: str) -> Mark
 
 
 def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:
-    """Return the note below a run's timeline, or "" if no job has run, and the timeline's data."""
+    """Return the note below a run's timeline ("" if no job has run), and the timeline's data."""
     timeline = timeline_of_run(snapshot)
     names = [region.name for region in snapshot.run.status.regions]
     note = report_views.timeline_note(timeline) if timeline.bars else ""
@@ -332,7 +332,8 @@ def application(
 ) -> Guard:
     """Return the web application of the pages, with its access control.
 
-    `hosts`, `token` and `cookie` say who has access, as in `Guard`. `routes` are more routes.
+    `hosts`, `token` and `cookie` say who has access, as in `Guard`. `routes` are added to the
+    routes of the pages.
     """
     app = Starlette(
         routes=[

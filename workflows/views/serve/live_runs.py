@@ -1,9 +1,9 @@
 """Snapshots of runs for the live pages, which are made only while a page is open.
 
 A run is read again after a change of a file or of a job's state, or after `_AGAIN` seconds. Changes
-are found by modification times. New files are renamed into their folder, which changes the folder's
-time. Between two reads there is a pause of at most `_LONGEST` seconds, so that reading takes only
-the part `_SHARE` of a core.
+are found by modification times. A new file changes the time of its folder, because files are
+renamed into place. After each read there is a pause, so that reading takes at most the part
+`_SHARE` of a core. But no pause is longer than `_LONGEST` seconds.
 """
 
 from __future__ import annotations
@@ -168,7 +168,11 @@ class _Queue:
     last: object = None
 
     def stamp(self) -> object:
-        """Return the jobs' states, queried at most every `pause` seconds, or None if unknown."""
+        """Return the jobs' states, or None if they are unknown.
+
+        If they differ from those of an earlier call, the run has changed. The job queue is queried
+        at most every `pause` seconds.
+        """
         if time.monotonic() - self.asked >= self.pause:
             self.asked = time.monotonic()
             try:
@@ -264,7 +268,11 @@ class LiveRun:
             time.sleep(_CHECK)
 
     def _read(self, stamp: object) -> float:
-        """Read the run, and return how many seconds of processor time that took."""
+        """Read the run, and return how many seconds of processor time that took.
+
+        `stamp` has the modification times and the jobs' states from before the read. The run is
+        read again once they differ.
+        """
         cpu = time.thread_time()
         snapshot, error = None, None
         try:

@@ -165,7 +165,9 @@ class _Metrics(Collector):
     ) -> Metric:
         """Return a metric with each region's seconds since an event.
 
-        If the newest run has no such event for a region, the time is taken from the daily runs.
+        `of_region` returns the event's time in the newest run, or None. If it is None, the
+        region's time from the daily runs is used, which `of_days` returns. `text` describes the
+        metric.
         """
         found = {
             (days.study, region): moment

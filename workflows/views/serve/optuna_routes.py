@@ -102,7 +102,7 @@ def _wsgi_environ(request: Request, body: bytes) -> dict[str, Any]:
 
 
 class StudyCopy:
-    """A copy of a run's trials in the SQLite file `path`.
+    """The SQLite file `path` with a copy of a run's trials.
 
     `source` is the SQLite file that is copied. If the trials are in PostgreSQL, `source` is None,
     and the copy is never renewed.
@@ -162,9 +162,10 @@ def copy_study(run: RunFolder, path: Path) -> StudyCopy:
 
 
 def optuna_dashboard(copy: StudyCopy) -> Application:
-    """Return optuna-dashboard as a WSGI application that shows `copy`, and can edit it.
+    """Return optuna-dashboard as a WSGI application that shows `copy`.
 
-    Each request first calls `copy.refresh`. Raises InputError if optuna-dashboard isn't installed.
+    The application itself does not refuse requests that edit the copy. Each request first calls
+    `copy.refresh`. Raises InputError if optuna-dashboard isn't installed.
     """
     try:
         from optuna_dashboard import wsgi

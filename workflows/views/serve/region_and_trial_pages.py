@@ -37,8 +37,8 @@ class RegionPage:
     Attributes:
         report: the run's report, with this region only.
         facts: facts that the report lacks, each as label, text and tone (a CSS class).
-        progress: the slot, the step and the last reported value of each running trial or DAG node,
-            as text by its name. For a gang, the text has the number of ranks instead of the slot.
+        progress: by the name of each running trial or DAG node, a text with its slot, its step and
+            its last reported value. For a gang, the text has the number of ranks, not the slot.
         models: the last `_SHOWN_MODELS` published models, the newest first.
     """
 

@@ -42,8 +42,8 @@ class Tile:
         stage: the region's state, or `rolled back` if the run's model was rolled back.
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
-        shares: the percentages of the region's maximum number of trials that succeeded (completed
-            or were stopped early), that failed or were abandoned, and that run.
+        shares: the numbers of trials that succeeded (completed or were stopped early), that failed
+            or were abandoned, and that run, each in percent of the region's maximum number.
         why: the region's problem, or "".
     """
 
@@ -182,7 +182,7 @@ def build_tile(snapshot: Snapshot, region: RegionStatus) -> Tile:
 
 
 def _current_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
-    """Return the run whose model is current if this run's was rolled back, otherwise None."""
+    """Return the run of the current model if this run's model was rolled back, otherwise None."""
     champion = snapshot.champions.get(region.slug)
     if region.published is None or (champion and champion.run == snapshot.run.status.run):
         return None
@@ -292,9 +292,9 @@ class Answers:
     def find(self, word: str, seen: object) -> Answer | None:
         """Return the answer for `word`, a region or a job.
 
-        The result is None if this rendering has already computed `AT_ONCE` others, or if the answer
-        failed. The answer is computed again when `seen` changes, which is what the page shows of
-        the region or job.
+        The result is None if this rendering has already computed `AT_ONCE` others, or if there is
+        no answer. `seen` is what the page shows of the region or job. When it changes, the
+        answer is computed again.
         """
         name = "why", word
         if not self._left and not self._kept.has(name, seen):

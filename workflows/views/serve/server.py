@@ -47,7 +47,7 @@ def serve(
 
     Raises:
         InputError: the address or the token can't be used, `named` is not a run, optuna-dashboard
-            isn't installed, or there is no run with trials that it could show.
+            isn't installed, or the run that optuna-dashboard would show has no trials.
         OptimizerError: optuna-dashboard's trials can't be read.
     """
     token = read_token(token_file) if token_file else None

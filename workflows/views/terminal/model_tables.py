@@ -55,8 +55,8 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
 def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     """Return a table with a row per model of a region, oldest first.
 
-    In the column "by the last gate", compare only values from the same run's gate, because each
-    run's gate has its own test rows.
+    Two values in the column "by the last gate" are comparable only if the same run's gate measured
+    them, because each run's gate has its own test rows.
     """
     table = plain_table("run", "planned", "metric", "by the last gate", "state", right=("metric",))
     champion = next((model for model in models if model.is_current), None)

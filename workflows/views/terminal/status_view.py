@@ -169,9 +169,10 @@ def next_steps(status: RunStatus) -> list[str]:
 
 
 def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> str:
-    """Return `line`, shortened or "" if all causes of failures in it are in `known_causes`.
+    """Return `line`, or a shorter text or "" if `known_causes` has all its causes of failures.
 
-    Otherwise its causes are added to `known_causes`.
+    If `known_causes` lacks a cause, the whole line is returned, and its causes are added to
+    `known_causes`.
     """
     causes = {error_kind(region.cause.error) for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in error_kind(line)}
@@ -289,7 +290,10 @@ def _steps(region: RegionStatus) -> str:
 
 
 def _ranks(region: RegionStatus) -> str:
-    """Return each gang's ranks and generation, such as 4g2 for 4 ranks in generation 2."""
+    """Return each gang's ranks and generation, such as 4g2 for 4 ranks in generation 2.
+
+    A new generation (set of ranks) begins whenever a rank joins, leaves or is lost.
+    """
     gangs = [each for each in region.running_trials if each.generation is not None]
     more = " …" if len(gangs) > _SHOWN_STEPS else ""
     return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more

@@ -43,7 +43,10 @@ class _Stream:
     _half: bytes = field(default=b"", repr=False)
 
     def show(self, *, is_kept: bool) -> None:
-        """Show new lines, and after the trial's end also a last line without a line break."""
+        """Show new lines of the file `kept` if `is_kept` is true, otherwise of the file `live`.
+
+        A last line without a line break is shown only if `is_kept` is true.
+        """
         path, begin = (self.kept, 0) if is_kept else (self.live, len(self.head))
         try:
             with untrusted_files.open_regular(path) as file:
@@ -133,8 +136,8 @@ class TrialOutput:
     def _show_rest(self) -> None:
         """Show the rest of an ended trial's output.
 
-        If the trial's files did not arrive from the node, the output in the trial's folder is shown
-        only if no output was shown before.
+        If the trial's files did not arrive from the node, the output in the trial's folder may be
+        that of an earlier attempt. So it is shown only if no output was shown before.
         """
         if self._has_ended() or not self._has_shown():
             self._show(is_kept=True)

@@ -77,7 +77,7 @@ def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGrap
 
 
 def _explain_run(reader: RunFactsReader) -> Answer:
-    """Return the answer about a fault that blocks the run or, without one, about its regions."""
+    """Return the answer about a fault that blocks the run, or about its regions if none does."""
     run, day, folder = reader.run(), reader.frozen.day, reader.files.root
     absent, trouble = left_out_or_why(folder, day.date) if day else ([], None)
     troubles = [trouble] if trouble else []
@@ -126,7 +126,7 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 
 
 def _add_newest_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
-    """Return `region` with its newest outcome added if the region had no run that day.
+    """Return `region` with its newest outcome added, if the region had no run on the outcome's day.
 
     An outcome of a day before the run's day is not added.
     """
@@ -150,9 +150,9 @@ def _outcomes(folder: DailyFolder, region: str) -> list[Outcome]:
 def _explain_day_without_run(region: str, folder: Path, day: date | None) -> Answer:
     """Return why a region had no run on a day.
 
-    The day is `day` if the region has an outcome without a run on that day. Otherwise it is the
-    newest day with an outcome. Without any outcome, the answer says that the region's day has
-    started. Raises InputError if the region had a run on the newest day.
+    The day is `day` if the region has an outcome but no run on that day. Otherwise it is the newest
+    day with an outcome. If the region has no outcome at all, the answer says that its day has
+    started. Raises InputError if the region had a run on that newest day.
     """
     known = _outcomes(DailyFolder(folder), region)
     own = (one for one in known if one.date == day and one.run is None)
@@ -183,7 +183,7 @@ def _explain_other_job(subject: Subject) -> Answer:
     name = subject.word
     if ad is None:
         raise InputError(
-            f"job {name} has just left the queue; to see its end: condor_history {name}"
+            f"job {name} has just left the queue; to see how it ended: condor_history {name}"
         )
     status = ad.get("JobStatus")
     if status == JobStatus.HELD:

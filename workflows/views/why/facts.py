@@ -38,7 +38,7 @@ class Scaling:
 
     Attributes:
         report: the autoscaler's last report, or None if there is no report.
-        wanted: whether the run has an autoscaler.
+        wanted: whether the run should have an autoscaler: its study has one, or one has reported.
     """
 
     report: Mapping[str, Any] | None
@@ -174,9 +174,9 @@ class NodeFacts:
     """The facts of a DAG node, or of one trial of a DAG node that runs several.
 
     Attributes:
-        of_job: the DAG node whose job trains the trial, or "" for `node` itself.
+        of_job: the DAG node whose job trains the trial, or "" if it is `node`.
         is_end: whether `node` is the region's full training or gate.
-        state: the state of the trial, or None without a trial, a queued job and a result.
+        state: the state of the trial. None if there is no trial, no queued job and no result.
         error: why the last attempt at the trial failed.
         stopped: the prediction because of which the trial was stopped early, or "".
         attempts: the number of failed attempts.

@@ -249,7 +249,7 @@ def _stop_text(files: RunFolder) -> str:
 
 
 def _is_supervised() -> bool | None:
-    """Return whether a supervisor of the embedded pool or of this user runs, or None."""
+    """Return whether a supervisor of the embedded pool or of this user runs. None if unknown."""
     config = os.environ.get("CONDOR_CONFIG", "")
     folders = [default_state(), *([Path(config).parent] if config else [])]
     found = [locked for folder in folders if (locked := _is_locked(folder)) is not None]
@@ -257,7 +257,7 @@ def _is_supervised() -> bool | None:
 
 
 def _is_locked(folder: Path) -> bool | None:
-    """Return whether a supervisor has locked `folder`, or None if that can't be read.
+    """Return whether a supervisor has locked `folder`, or None if its lock file can't be read.
 
     In the folder of an embedded pool, a missing lock file means that no supervisor has started.
     """

@@ -227,8 +227,8 @@ def _days_here(study: str | None) -> list[Path]:
 def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
     """Return when a region's newest outcome was recorded, in Unix seconds, and `folder`.
 
-    Before the first outcome, the time is the start of the last attempt to run the region's day. If
-    a run in `folder` has the outcome, the time is 0, so that the caller prefers the run. The result
+    If the region has no outcome yet, the time is the start of the last attempt to run its day. If a
+    run in `folder` has the outcome, the time is 0, so that the caller prefers the run. The result
     is None if no day has included the region, or if the journal is damaged.
     """
     try:
