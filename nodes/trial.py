@@ -48,9 +48,10 @@ This trainer evaluates two models on today's data, so that the study's gate can 
 
 If several processes train together, each may call start() and restore(). Only the process whose
 `rank` is 0 should write files. In a gang (`resources.nodes`: one trial on several machines), files
-that other ranks write are lost. `trialfleet init --example ddp` writes such a trainer.
+that other ranks write are lost. `trialfleet init --example ddp` writes a trainer for several
+processes.
 
-All files are in the folder of `trial.json`, whose path is in $TRIALFLEET_TRIAL:
+$TRIALFLEET_TRIAL is the path of `trial.json`. All files are in the same folder:
 
     trial.json       the trial's description, read by start()
     result.json      written by complete(), stop() and reject()
@@ -252,8 +253,9 @@ class Trial:
     def should_checkpoint(self) -> bool:
         """Return whether to save a checkpoint now.
 
-        This is True after SIGTERM. It is also True when `checkpoint_seconds` have passed since the
-        start and since the last checkpoint. They are a constant of the study, 300 by default.
+        This is True after SIGTERM. It is also True `checkpoint_seconds` after the last checkpoint
+        or the last start of the trial, whichever was later. `checkpoint_seconds` is a constant of
+        the study, 300 by default.
 
         Outside of a gang, call `yield_node` after each checkpoint, because nothing else sends the
         checkpoint to the access point. Then a sudden death of the machine loses at most about
@@ -338,7 +340,8 @@ class Trial:
         Args:
             name: the model's name in `models`, or "baseline" for a constant prediction.
             losses: the model's loss for each row. All models need the same rows in the same order.
-                From the losses, the gate tests whether a difference is due to chance.
+                From the losses, the gate tests whether the difference between two models is due to
+                chance.
             note: a remark for people, which the gate's verdict repeats.
             metrics: the model's metrics. NaN and infinite values are left out.
         """
@@ -361,7 +364,8 @@ class Trial:
                 In mode "evaluate" the metrics are ignored.
 
         Raises:
-            ValueError: the objective is not among the metrics, or a model was not evaluated.
+            ValueError: the objective is not among the metrics or, in mode "evaluate", a model was
+                not evaluated.
         """
         if self.mode == "evaluate":
             if missing := [name for name in self.models if name not in self._evaluated]:

@@ -74,7 +74,7 @@ BOUNDS = {"min": "low", "minimum": "low", "lower": "low", "start": "low", "from"
 
 
 def are_equal(left: Scalar, right: Scalar) -> bool:
-    """Return whether two values are the same setting. 1 and 1.0 are, but 1 and `true` are not."""
+    """Return whether two values are the same setting. For example, 1 equals 1.0, but not `true`."""
     return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
@@ -98,7 +98,7 @@ class Parameter(Section, ABC):
         """Yield each fault of this parameter: the name of the wrong field, and what is wrong."""
 
     def from_unit(self, u: float) -> Scalar:
-        """Map a number in [0, 1) to a possible value, such that all values are equally likely."""
+        """Map a number in [0, 1) evenly to the possible values."""
         assert self.count is not None
         return self.nth(min(int(u * self.count), self.count - 1))
 

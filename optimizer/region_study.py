@@ -82,8 +82,9 @@ class RegionStudy:
     def ask(self, node: str) -> Assignment | Refused:
         """Return the trial of the DAG node `node`. The first call creates the trial.
 
-        The result is a Refused if the trial is finished, or if no further trial may begin. Until
-        the trial is finished, all calls for the same `node` return the same trial.
+        The result is a Refused if the trial is finished, or if `node` has no trial and no further
+        trial may begin. Until the trial is finished, all calls for the same `node` return the same
+        trial.
         """
         with self._storage_errors():
             known = self._find(node)
@@ -236,10 +237,11 @@ class RegionStudy:
         return self._cached
 
     def _unique_trials(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
-        """Return one trial per DAG node, and set other running trials of the node to PRUNED.
+        """Return one trial of each DAG node, and set the node's other running trials to PRUNED.
 
-        A node can have two trials if another manager takes over the run just after this manager has
-        checked that it owns the run. Then both managers store a trial of the node.
+        A finished trial is returned if the node has one, otherwise the oldest. A node can have two
+        trials if another manager takes over the run just after this manager has checked that it
+        owns the run. Then both managers store a trial of the node.
         """
         kept: dict[str, FrozenTrial] = {}
         for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):

@@ -1,7 +1,7 @@
 """The owner of a run's trials in the database: the one manager machine that may write them.
 
 On one machine, a lock ensures that only one service writes a run's trials. But two managers may use
-one database, and plan runs of the same name. So the first manager that writes records itself as the
+one database, and plan runs of the same name. So the first manager that writes is recorded as the
 run's owner. The owner is checked before every write. A user can make another manager the owner.
 """
 

@@ -74,7 +74,7 @@ class Handler(Protocol):
 
     @property
     def descriptor(self) -> int | None:
-        """A file descriptor that is readable when jobs have sent messages, or None."""
+        """A file descriptor that is readable when jobs have sent messages. None if they send none."""
 
     def handle_events(self) -> None:
         """Handle the messages of jobs. A repeated message must have no further effect."""
@@ -90,8 +90,8 @@ def serve(
     """Run the service of the run's `folder` until a signal arrives or the service is idle.
 
     The service is idle if there was no request for `idle_timeout` seconds. A job's message counts
-    as a request. The service does not end for being idle while `Handler.is_watching` returns True,
-    or if `idle_timeout` is None. The service also ends if its socket's file is removed. After an
+    as a request. While `Handler.is_watching` returns True, or if `idle_timeout` is None, the
+    service never counts as idle. The service also ends if its socket's file is removed. After an
     update of trialfleet, the process restarts itself.
 
     Call `serve` from the main thread of a separate process, because `serve` handles SIGTERM and

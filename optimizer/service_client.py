@@ -161,7 +161,7 @@ def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
     """Return the next bytes of a reply, or b"" at its end.
 
     If the service neither answers nor logs for NOTE_SECONDS, this is recorded in `folder`, with the
-    request's first `words`. Raises ServiceError after REPLY_SECONDS without a byte.
+    first three of the request's `words`. Raises ServiceError after REPLY_SECONDS without a byte.
     """
     connection.settimeout(NOTE_SECONDS)
     silent = 0.0
@@ -196,7 +196,7 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Record why no service answers. Return for how many seconds this has been so.
+    """Record why no service answers. Return for how many seconds none has answered.
 
     `waiting` says that this client still waits for an answer. Readers then ignore the record once
     the service writes to its log. The result is infinite if the record can't be written.

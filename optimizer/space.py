@@ -77,7 +77,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     """Parameters and constants by name, in the order of the study file.
 
     Raises:
-        ValidationError: the search space is invalid. Each fault has an error at its key.
+        ValidationError: the search space is invalid. The error names the key of each fault.
     """
 
     @cached_property

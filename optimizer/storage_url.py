@@ -42,7 +42,7 @@ def parse_storage(url: str) -> URL:
     before_host = 0 if parsed.username is None else 1
     if parsed.get_backend_name() != "sqlite" and url.count("@") > before_host:
         raise ValueError(
-            "may have an '@' only before the host; in a user, a password or an option "
+            "may have an '@' only before the host; in a user name, a password or an option, "
             "write %40 for '@', %2F for '/' and %3A for ':'"
         )
     return parsed

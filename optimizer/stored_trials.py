@@ -66,10 +66,10 @@ _AT_ONCE = 5_000  # trials per statement
 
 
 class Reader(Protocol):
-    """Reads the trials of studies, given the studies' names. A missing study has no trials.
+    """Reads the trials of studies by the studies' names. A missing study has no trials.
 
-    Most finished trials are kept in memory and read only once. Methods raise OptimizerError if the
-    database can't be read.
+    Finished trials before the first unfinished one are kept in memory and read only once. Methods
+    raise OptimizerError if the database can't be read.
     """
 
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
@@ -79,8 +79,9 @@ class Reader(Protocol):
         """
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each study with all its data: the trial with the given number.
+        """Return one trial of each study, by the study's name, with all data of the trial.
 
+        `numbers` has the number of the trial for each study's name.
         Raises OptimizerError if a trial doesn't exist.
         """
 
@@ -201,8 +202,8 @@ def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
 def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     """Return a reader of a SQLite file, which need not exist yet.
 
-    With `brief`, trials may lack their intermediate values, and have only the attributes about
-    their DAG node, their job and their outcome.
+    With `brief`, trials may lack their intermediate values. They may also lack all attributes
+    except those about their DAG node, their job and their outcome.
     """
     return _SqliteFile(path, brief=brief)
 

@@ -53,7 +53,7 @@ def result_text(name: str, result: float) -> str:
 
 
 def power_of_ten(exponent: int) -> str:
-    """Return 10 with a superscript as text."""
+    """Return 10 with the superscript `exponent`, as text."""
     return f"10{str(exponent).translate(SUPERSCRIPTS)}"
 
 
@@ -152,7 +152,7 @@ def _power_of_ten_text(value: float, digits: int) -> str:
 def setting(value: Any) -> str:
     """Return a parameter's value as text.
 
-    A float gets the format of `number`. A text stays as it is, unless it is blank. Other values
+    A float gets the format of `number`. A text stays as it is, if it is not blank. All other values
     become JSON.
     """
     if isinstance(value, str):

@@ -1,7 +1,7 @@
 """The manager's HTCondor configuration, as text, and the accounts that can't run studies.
 
-The same settings always give the same bytes. The user's name must not be `node`, because the nodes'
-token has this name.
+The same settings always give the same bytes. The account that runs studies can't have the name
+`node`, because the nodes' token has this name.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ManagerSettings:
         user: the account that runs studies. It has all permissions in the pool.
         address: the host name or IPv4 address at which nodes reach this machine. If empty, it is
             the machine's own address.
-        forwarded: True if `address` is not the address of one of this machine's interfaces, such as
-            a public address that EC2 forwards. The daemons then tell the nodes `address`.
+        forwarded: True if no interface of this machine has `address`, for example because it is a
+            public address that EC2 forwards. The daemons then tell the nodes `address`.
         port: the one port that all daemons share.
     """
 
@@ -56,7 +56,7 @@ def check_user(user: str) -> None:
     if not USER_NAME.fullmatch(user):
         raise InputError(
             f"{user!r} can't be the name of an account: it must begin with a letter or _, and have"
-            " at most 32 letters, digits, dots, - and _; name one with --user"
+            " at most 32 letters, digits, dots, - and _; name another account with --user"
         )
     if user in RESERVED_USERS:
         raise InputError(f"studies can't run as {user}: {RESERVED_USERS[user]}; use another --user")

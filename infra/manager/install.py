@@ -228,7 +228,8 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
 def is_fresh(path: Path, key: Path, group: int) -> bool:
     """Return whether the token in the file `path` needs no renewal.
 
-    The token must be no older than its key and valid for weeks. The file must have the group and
+    The token must be no older than its key, and valid for more than `RENEW_DAYS` days from now. The
+    file must have the group and
     mode with which the user who runs studies can read it.
     """
     try:

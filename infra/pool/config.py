@@ -23,7 +23,10 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def check_path(what: str, path: Path) -> None:
-    """Raise InputError if HTCondor's configuration can't contain `path` as it is."""
+    """Raise InputError if HTCondor's configuration can't contain `path` as it is.
+
+    The message begins with `what`, a name of the path such as "the pool's folder".
+    """
     text = str(path)
     # $ begins a macro, # and \ are special in some lists, a comma or a double quote splits.
     unusable = re.search(r"[\x00-\x1f\x7f$\\\",]", text)

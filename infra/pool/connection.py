@@ -1,4 +1,4 @@
-"""Which HTCondor a command uses: CONDOR_CONFIG's, the embedded pool's or the machine's own."""
+"""Which HTCondor a command uses: that of CONDOR_CONFIG, an embedded pool or the machine itself."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 def connect() -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
-    If CONDOR_CONFIG is set, the command uses the HTCondor that it names. Otherwise the command uses
-    the default embedded pool if that pool is up. If it is down, the command uses the machine's own
-    HTCondor, for which only PATH is returned.
+    If CONDOR_CONFIG is set, the command uses the HTCondor that this variable names. Otherwise the
+    command uses the default embedded pool if that pool is up. If it is down, the command uses the
+    machine's own HTCondor, for which only PATH is returned.
 
     PoolError if the HTCondor to use does not run. This is not checked if CONDOR_CONFIG names an
     HTCondor that is not an embedded pool.
@@ -137,4 +137,6 @@ def local_schedd() -> Any:
     try:
         return htcondor2.Schedd()
     except KeyError:
-        raise NoAddressError("HTCondor's schedd has no address yet") from None
+        raise NoAddressError(
+            "HTCondor's schedd has no address yet: wait a minute, and try again"
+        ) from None

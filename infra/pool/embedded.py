@@ -292,7 +292,7 @@ class Pool:
             raise PoolError(f"{MASTER} exited with code {done.returncode}; {tail(output_file)}")
 
     def _wait_until_ready(self, seconds: float) -> PoolStatus:
-        """Return the pool's status once it takes jobs or has no process, or after `seconds`."""
+        """Return the pool's status once the pool takes jobs or is down, or after `seconds`."""
         latest = self.status()
 
         def settled() -> bool:

@@ -104,7 +104,7 @@ class Machine:
             from which HTCondor's collector has heard last.
         free: resources that no job has.
         note: why the node's agent drains the machine or refuses jobs. It may be empty.
-        trials: the trials among `jobs`.
+        trials: the trials and full trainings among the running jobs.
         idle_since: the time since which no job has had a slot, by the collector's clock. None while
             a job has a slot.
         instance: the id of its EC2 instance. Empty outside of a fleet.
@@ -160,16 +160,16 @@ class Machine:
         """Return whether jobs need GPUs, but the GPU probe found no healthy GPU here.
 
         `wants_gpus` says whether jobs need GPUs. If it is None, they do if the machine has GPUs.
-        Before the first probe, a machine of a fleet counts as sick. Other machines don't, because
-        they may have no probe.
+        Before the first probe, a machine of a fleet counts as sick. Other machines don't count as
+        sick then, because they may have no probe.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
 
     def state(self, wants_gpus: bool | None = None) -> State:
-        """Return the machine's state, for jobs that need GPUs or not.
+        """Return the machine's state.
 
-        If `wants_gpus` is None, jobs need GPUs if the machine has GPUs.
+        `wants_gpus` says whether jobs need GPUs. If it is None, they do if the machine has GPUs.
         """
         if self.draining:
             return "draining"
@@ -281,7 +281,8 @@ def slot_order(slot: Slot) -> tuple[int, str]:
 def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
     """Return the time since which no job has held a dynamic slot, or None while a job holds one.
 
-    Return None also if the collector doesn't have the ad of a new dynamic slot yet.
+    Return None also if `ad` (the partitionable slot's ad) counts a new dynamic slot whose own ad is
+    still missing.
     """
     keep_files = sum(map(is_data_slot, slots))
     if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:

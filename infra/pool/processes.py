@@ -3,8 +3,8 @@
 A pid file would be wrong after a reboot, and would not list processes that a killed condor_master
 left. A process belongs to a pool in either of two cases:
 
-- Its environment has a variable that names the pool, the mark. condor_master, its daemons and their
-  jobs have it.
+- Its environment has trialfleet's own variable that names the pool. condor_master, its daemons and
+  their jobs have this variable.
 - Its CONDOR_CONFIG is the pool's, and it has a variable `_CONDOR_ANCESTOR_…`. HTCondor sets such
   variables in all processes that its daemons start, also in DAGMan and its scripts. A user's shell
   has none.
@@ -51,7 +51,7 @@ class Process:
 
 
 def list_processes() -> list[Process]:
-    """Return all processes but zombies that this user may inspect, sorted by process number."""
+    """Return all processes that this user may inspect, without zombies, by process number."""
     return [process for pid in sorted(psutil.pids()) if (process := read(pid)) is not None]
 
 
@@ -83,8 +83,8 @@ def user_namespace(pid: int | str) -> str:
 def pool_processes(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
     """Return a pool's processes and their descendants.
 
-    `mark` is the name of the variable that identifies a pool's daemons. `config` is the pool's
-    CONDOR_CONFIG, the value of this variable.
+    `mark` is the name of the variable that names the pool. `config` is the path of the pool's
+    configuration file, the value of both this variable and CONDOR_CONFIG.
     """
     everyone = list(processes)
     chosen = {

@@ -71,7 +71,7 @@ class PoolStatus(Queue):
     machines: tuple[Machine, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as plain data and paths.
+        """Return the status as a dict of plain data, which may have paths as `Path` objects.
 
         Each machine has its used and free resources. The slots of all machines are one list.
         """

@@ -27,7 +27,8 @@ class Identity:
     """The account of a pool's daemons.
 
     `account` is the name of the account that the daemons see. The command that starts the daemons
-    begins with the words `prefix`, which open a user namespace for root and are empty otherwise.
+    begins with the words `prefix`. For root, these words open a user namespace. For other users,
+    `prefix` is empty.
     """
 
     account: str

@@ -71,8 +71,8 @@ def time_left(node: Node) -> float:
 def prepare_driver(node: Node) -> str:
     """Install NVIDIA's driver and set its option.
 
-    Raise RebootError if this machine must reboot for the option. If an AMI
-    will be made from this machine, no reboot is needed, because the AMI's machines boot anyway.
+    Raise RebootError if this machine must reboot for the option. If an AMI will be made from this
+    machine, no reboot is needed, because machines that boot from the AMI use the option.
     """
     try:
         node.driver = driver.prepare(node.host)

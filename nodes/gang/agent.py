@@ -11,7 +11,7 @@ code is one of these:
     0, 1, …    nothing is left to train; the keeper has written this code to the roster
     85         its machine is being vacated: HTCondor starts the job again elsewhere
     86         too few of the gang's jobs have a slot, so another gang may have this one; or this
-               machine is at fault, such as by a full disk. The job waits in the queue
+               machine is at fault, for example by a full disk. The job waits in the queue
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ class Agent:
     def _vacate(self, roster: Roster | None) -> int | None:
         """End this job's part in the gang, because its machine is being vacated.
 
-        Each turn calls this method. It returns None while workers run here or files for the gang
-        are still here, but for at most LEAVE_SECONDS. After that, it returns the exit code.
+        Each turn calls this method. It returns None while the gang still needs this job's workers
+        or files, but for at most LEAVE_SECONDS. After that, it returns the exit code.
         """
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:

@@ -2,14 +2,15 @@
 
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
-The job's agent (its first process) starts the server. The server starts the workers in
-such a way that the agent becomes their parent process. The server and the workers can't access the
-job's files on the access point; only the agent can.
+The job's agent (its first process) starts the server. The server starts the workers in such a way
+that the agent becomes their parent process. The server and the workers can't access the job's files
+on the access point; only the agent can.
 
 The server forks a process for each worker. If COMMAND runs a Python script, the forked process runs
 the script itself. If the trainer imports torch, the server imports torch before it forks, so that
-this import, which takes seconds, happens only once. The server itself never uses CUDA, because the forked workers then
-could not use it. If COMMAND runs another program, each worker executes that program.
+this import, which takes seconds, happens only once. The server itself never uses CUDA, because the
+forked workers then could not use it. If COMMAND runs another program, each worker executes that
+program.
 """
 
 from __future__ import annotations

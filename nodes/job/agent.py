@@ -72,9 +72,10 @@ class Agent:
         return (order.code & 0xFF) << 8
 
     def _first(self) -> Order | int:
-        """Return the first order, or the wait status of a trial that is already trained.
+        """Return the first order.
 
-        The wait status is returned if an earlier agent of this job has trained the order's trial.
+        If an earlier agent of this job has already trained the order's trial, return the trial's
+        wait status instead.
         """
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
@@ -102,8 +103,8 @@ def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
     """Call `live` with the job's channel to the access point, then end this process.
 
     The process ends with the wait status that `live` returns. If `live` raises OSError, for example
-    on a full disk, the process exits with the code `failure_status`. Outside of an HTCondor job, `live` is not
-    called, and the exit code is 1.
+    on a full disk, the process exits with the code `failure_status`. Outside of an HTCondor job,
+    `live` is not called, and the exit code is 1.
 
     Before the process ends, all its descendants are killed. After exit code 85 HTCondor restarts
     the job, so the channel's files are restored for it.

@@ -32,8 +32,8 @@ def has_saved(folder: Path, before: object) -> bool:
     """Return whether the trainer has saved a new checkpoint.
 
     `before` is the result of `state` at the trainer's start. If there is no new checkpoint, a
-    message that says so is written to the trial's standard error. The caller then treats exit code 85 as a failure, because
-    the trainer would begin at the same point again and again.
+    message that says so is written to the trial's standard error. The caller then treats exit code
+    85 as a failure, because the trainer would begin at the same point again and again.
     """
     if state(folder) != before:
         return True

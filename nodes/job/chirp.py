@@ -23,7 +23,7 @@ BLOCK = 1 << 20  # maximum bytes of file content in one exchange
 
 
 class ChirpError(OSError):
-    """The access point refused a request. `code` is an error code of chirp_protocol.h."""
+    """The access point refused a request. `code` is a code in HTCondor's chirp_protocol.h."""
 
     def __init__(self, request: str, code: int) -> None:
         name = request.split(" ", maxsplit=1)[0]
@@ -34,8 +34,9 @@ class ChirpError(OSError):
 class Chirp:
     """A connection to the job's access point.
 
-    After a failure, the next request connects again. Only one thread may use it. Methods raise OSError if the access point refuses a request or is
-    unreachable. A missing file is an OSError, too, except in `read`.
+    After a failure, the next request connects again. Only one thread may use it. Methods raise
+    OSError if the access point refuses a request or is unreachable. A missing file is an OSError,
+    too, except in `read`.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:

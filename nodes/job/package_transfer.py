@@ -109,8 +109,8 @@ class PackageTransfer:
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
         """Return whether HTCondor is removing this job's files, as it does after its own restart.
 
-        `before` has the names of the files that were to be packed. If all of them and the job's
-        ClassAd still exist, the answer is False.
+        `before` has the names of the files that were to be packed. A missing file
+        is a first sign of the removal.
         """
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):

@@ -50,7 +50,7 @@ class Reports:
     def send(self) -> None:
         """Send new complete lines of progress.jsonl.
 
-        The first call replaces `words/reports.jsonl`; later calls append to it.
+        The first call replaces `words/reports.jsonl`.
         """
         progress = self._folder / PROGRESS
         size = progress.stat().st_size if progress.exists() else 0
@@ -60,7 +60,7 @@ class Reports:
             self._send_new(progress)
 
     def send_printed(self) -> None:
-        """Send the trial's new output. In the remote files, a line with the trial's name precedes it."""
+        """Send the trial's new output. The first line of each remote file is the trial's name."""
         for printed in self._printed:
             printed.send()
 
@@ -79,7 +79,7 @@ class Reports:
                 self._begun, self._sent = True, self._sent + len(whole)
 
     def take_order(self) -> bool:
-        """Return whether there is an order to stop this trial, and copy it into the trial's folder."""
+        """Return whether an order says to stop this trial. If so, copy it to the trial's folder."""
         text = self._chirp.read(f"{WORDS}/{STOP}") or b"{}"
         try:
             if json.loads(text).get("trial") != self._trial:

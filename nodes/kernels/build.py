@@ -5,8 +5,8 @@ from. Only one process builds a library at a time, and the others wait for it. A
 compilation, trials use plain torch for 6 hours instead of compiling again. The command `build`
 compiles again at any time. A failure for lack of memory or disk space is not remembered.
 
-torch.utils.cpp_extension is not used, because it imports setuptools. Its lock also remains if the
-process is killed.
+torch.utils.cpp_extension is not used, because it imports setuptools, and because its lock remains
+if the process is killed.
 
 Environment:
     TRIALFLEET_KERNELS    the only folder in which libraries are looked for and built
@@ -163,9 +163,9 @@ def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
 
 
 def best() -> tuple[Literal["cuda", "cpu"], str]:
-    """Return the kind of kernels that this torch can use, and why it isn't "cuda".
+    """Return the kind of kernels that this torch can use, and why the kind isn't "cuda".
 
-    The second text is "" if the kind is "cuda".
+    The reason is "" if the kind is "cuda".
     """
     if torch.version.cuda is None:
         return "cpu", f"torch {torch.__version__} is built only for the CPU"
@@ -173,7 +173,7 @@ def best() -> tuple[Literal["cuda", "cpu"], str]:
 
 
 def find_or_build() -> Path:
-    """Return the library for this machine, which is built now if there is none.
+    """Return the library for this machine, and build it first if there is none.
 
     If another process builds it, wait for that process. Raise BuildError or OSError on failure.
     """
@@ -185,9 +185,9 @@ def find_or_build() -> Path:
 
 
 def wait_for_builder(lock: Path) -> bool:
-    """Wait while another process builds a library.
+    """Wait while another process holds a lock on the file `lock`, because it builds a library.
 
-    Return False if no process builds it. The process that builds holds a lock on the file `lock`.
+    Return False if no process holds the lock, so that there is nothing to wait for.
     """
     try:
         file = lock.open("rb")
@@ -226,7 +226,7 @@ def find_usable(recipe: Recipe) -> Path | None:
     failed in the last 6 hours.
     """
     if os.environ.get("TRIALFLEET_PLAIN"):
-        raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
+        raise toolchain.BuildError("the environment variable TRIALFLEET_PLAIN is set")
     found = find(recipe, places())
     for place in places() if found is None else ():
         _check_failure(recipe, place)
@@ -245,9 +245,10 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
 
 
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
-    """Return the library for `recipe` in the folder `place`, compiled now if it isn't there yet.
+    """Return the library for `recipe` in the folder `place`.
 
-    `again` compiles even if a compilation failed recently. Raise BuildError or OSError on failure.
+    If it isn't there yet, compile it first. If a compilation failed recently, do so only if `again`
+    is True. Raise BuildError or OSError on failure.
     """
     place.mkdir(parents=True, exist_ok=True)
     with _lock_build(place / f"{recipe.folder}.lock"):

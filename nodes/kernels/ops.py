@@ -1,15 +1,15 @@
 """The operators as typed functions, by our kernels or, if these can't be built, by plain torch.
 
-plain.py documents each operator. IMPLEMENTATION says which kernels are loaded: "cuda", "cpu" or
-"plain". REASON says why they aren't "cuda". It is "" for "cuda". A library for CUDA also has
-kernels for tensors on the CPU.
+Importing this module loads the kernels, or builds them first. plain.py documents each operator.
+IMPLEMENTATION says which kernels are loaded: "cuda", "cpu" or "plain". REASON says why they aren't
+"cuda". It is "" for "cuda". A library for CUDA also has kernels for tensors on the CPU.
 
 - All tensors must be contiguous and on one device. In plain.py "float" means float32, bfloat16 or
   float16. On the CPU it also means float64, for tests. The kernels raise ValueError for other
   tensors.
 - A CUDA graph can capture every operator, because no operator waits for the device. So the CUDA
-  kernels can't check values. A code or class that doesn't exist gives NaN there, and ValueError on
-  the CPU.
+  kernels can't check values. A categorical code or a class that doesn't exist gives NaN on a GPU,
+  and ValueError on the CPU.
 - `order`, an argument of `gather_embed`, must only have the numbers of existing rows. The CUDA
   kernels don't check that.
 - The same input gives the same bits, for any number of threads.
@@ -51,7 +51,7 @@ def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tenso
 
 
 def schemas() -> list[str]:
-    """Return the typed signatures of the operators, which csrc/schema.cpp has."""
+    """Return the typed signatures of the operators, as csrc/schema.cpp declares them."""
     calls = re.findall(r'm\.def\(\s*((?:"[^"]*"\s*)+)', SCHEMA.read_text(encoding="utf-8"))
     return ["".join(re.findall(r'"([^"]*)"', call)) for call in calls]
 

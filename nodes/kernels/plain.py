@@ -33,13 +33,13 @@ def bias_relu_dropout(
 ) -> Tensor:
     """Return max(x + bias, 0) with dropout, a tensor [b, h].
 
-    Dropout sets a random share p of the elements to 0, and divides the others by 1 - p. An
-    element's index, rng and layer alone decide whether it becomes 0, on every device.
+    Dropout sets a random share p of the elements to 0, and divides the others by 1 - p. Whether an
+    element becomes 0 depends only on p, rng, layer and the element's index, not on the device.
 
     Args:
         x: [b, h] float.
         bias: [h], float32 or x's type.
-        rng: [2] int64, a seed and a step number, which must differ in each training step.
+        rng: [2] int64, a seed, and a step number that must differ in each training step.
         layer: the layer's number in the network, 0 or more.
         p: dropout's probability, in [0, 1).
         offset: if x is a part of a larger array, the row-major index of x's first element there.
@@ -162,8 +162,8 @@ def gather_embed(
 
     The batch has b = `rows` rows of the table: those with the numbers order[cursor : cursor + b].
     Past the end of order, its last number is repeated. A row's inputs are its numeric columns and
-    the embeddings of its codes, in the type `dtype`. The codes are row numbers of weight. Only
-    weight has a gradient. d and k may be 0.
+    the embeddings of its codes, in the type `dtype`. The returned codes are row numbers of
+    weight. Only weight has a gradient. d and k may be 0.
 
         numeric     [n, d] float32           order       [m] int64, each in [0, n)
         categorical [n, k] int32             cursor      [1] int64
@@ -185,7 +185,7 @@ def gather_embed_backward(
 ) -> Tensor:
     """Return the gradient of `gather_embed` for weight, [vocabulary, embedding] float32.
 
-    grad is the gradient of the inputs that `gather_embed` returned, and codes are its codes. The
+    grad is the gradient of the inputs, and codes are the codes, that `gather_embed` returned. The
     first `numeric` columns of the inputs are not embeddings.
     """
     of_rows = grad[:, numeric:].float().reshape(codes.numel(), embedding)
@@ -216,7 +216,7 @@ def adamw_step_(
 
     weights, m and v are float32. Gradients are float32, bfloat16 or float16. decays has each
     weight's decay. shadows has a copy of each weight in bfloat16 or float16, which is updated, too.
-    The copy is an empty tensor if a weight has none. shadows may also be an empty list.
+    For a weight without a copy, shadows has an empty tensor. shadows may also be an empty list.
 
     A row of schedule [steps, 3] float32 has the numbers of one step t, counted from 1: the learning
     rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t). step [1] int64 says which row to use. Past the

@@ -108,7 +108,7 @@ def parallel_compilers() -> int:
 def compile_commands(
     architectures: Sequence[str], chosen: Compilers, objects: Path
 ) -> dict[str, list[str]]:
-    """Return the commands that compile the files of csrc/, each by the name of its file.
+    """Return for each file of csrc/, by its name, the command that compiles it.
 
     The commands write to the folder `objects`. They compile GPU code for `architectures`.
     """
@@ -137,9 +137,9 @@ def supported_architectures(nvcc: str) -> list[int]:
 def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
     """Return the options with which nvcc generates code for the GPU architectures.
 
-    `known` are the architectures that this nvcc knows. They get machine code. Any other gets
-    portable code (PTX) for the closest earlier one that nvcc knows. There is also PTX for later
-    GPUs.
+    Those in `known`, the architectures that this nvcc knows, get machine code. For each of the
+    others there is portable code (PTX) for the closest earlier architecture in `known`. There is
+    also PTX for later GPUs.
     """
     codes = []
     for number in sorted(int(name.removeprefix("sm_")) for name in architectures):
@@ -165,8 +165,9 @@ def loaded_libraries() -> list[str]:
 def run(unit: str, command: list[str]) -> tuple[str, float]:
     """Run the command that compiles or links `unit`, and return `unit` and the command's seconds.
 
-    Raise CompileError if the command fails. Raise a plain BuildError if the compiler was killed or
-    lacked memory or disk space, because a later attempt may succeed.
+    `unit` is the name of a source file or of the library. Raise CompileError if the command fails.
+    Raise a plain BuildError if the compiler was killed or lacked memory or disk space, because a
+    later attempt may succeed.
     """
     start = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -106,8 +106,9 @@ class Decision:
 def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
     """Return what the agent is to do in this step.
 
-    `memory` is from the step before, and `seen` has what was observed in this step. The node leaves if no job has had a slot for `idle_minutes`. If `idle_minutes` is 0, the node
-    never leaves for this cause.
+    `memory` is from the step before, and `seen` has what was observed in this step. The node leaves
+    if no job has had a slot for `idle_minutes`. If `idle_minutes` is 0, the node never leaves for
+    this cause.
     """
     after = after_drain_cancelled(update_memory(memory, seen), seen)
     after = replace(after, leaving=stronger_cause(after.leaving, cause(after, seen, idle_minutes)))
@@ -153,8 +154,8 @@ def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
     """If the machine may stay after all, return `memory` without its cause to leave.
 
     Otherwise the cause remains. A machine that was to leave because it was idle may stay if a job
-    has started and no drain has begun. After a person has cancelled
-    the drain (`condor_drain -cancel`), the machine may stay unless its cause is in LASTING.
+    has started and no drain has begun. After a person has cancelled the drain with
+    `condor_drain -cancel`, the machine may stay unless its cause is in LASTING.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:

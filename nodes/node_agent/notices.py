@@ -27,7 +27,7 @@ class Notices:
 
 
 def read(metadata: Imds) -> Notices:
-    """Return the notices in the metadata. After a failed request, the remaining ones are None."""
+    """Return the notices in the metadata. After a failed request, those not yet read are None."""
     problems: list[str] = []
 
     def ask(path: str) -> str | None:

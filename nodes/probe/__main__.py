@@ -4,8 +4,8 @@ The probe takes up to a minute. After a boot it takes longest, because torch and
 a cold disk.
 
 If TRIALFLEET_PROBE_READINGS names a JSON file, the probe judges the readings in it and measures
-nothing. `--json` prints such readings under "readings". With such a
-file, a test of sick GPUs needs no GPU.
+nothing. `--json` prints such readings under "readings". With such a file, a test of sick GPUs needs
+no GPU.
 """
 
 from __future__ import annotations

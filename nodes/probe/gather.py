@@ -106,8 +106,9 @@ def add_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Re
 def measure_gpus(readings: Readings, ends: float) -> Readings:
     """Measure all GPUs, and return the readings with the measured values.
 
-    Measurements that still run at the time `ends`, by `time.monotonic`, are killed. Each GPU is measured by a process of its own, so that a GPU that hangs does not affect the
-    others. The links to the host are measured one after the other, because GPUs may share them.
+    Measurements that still run at the time `ends`, by `time.monotonic`, are killed. Each GPU is
+    measured by a process of its own, so that a GPU that hangs does not affect the others. The links
+    to the host are measured one after the other, because GPUs may share them.
     """
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "1"}
     with tempfile.NamedTemporaryFile() as link:

@@ -4,9 +4,9 @@ The node's agent takes sick GPUs offline (node_agent/decisions.py).
 
 Two kinds of slowness need different repairs:
 
-- Slow launches: each small kernel takes long to launch, but memory is fast. This
-  happened on EC2 in 2014: the driver read the PCI configuration space at each call, and the
-  hypervisor made each read slow.
+- Slow launches: each small kernel takes long to launch, but memory is fast. This happened
+  on EC2 in 2014: the driver read the PCI configuration space at each call, and the hypervisor made
+  each read slow.
 - Slow memory: launches are fast, but a copy on the device is far slower than the data sheet says,
   or than on the pool's other nodes with this GPU.
 """

@@ -58,8 +58,8 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
     """Return the nodes' memory bandwidths in GB/s, by GPU name.
 
-    `ads` are the ClassAds that QUERY returned. The ClassAd of the EC2 instance
-    `besides` is left out.
+    `ads` are the ClassAds that QUERY returned. The ClassAd of the EC2 instance `besides` is left
+    out.
     """
     found: dict[str, list[float]] = {}
     for ad in ads:

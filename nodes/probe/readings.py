@@ -78,7 +78,9 @@ class Readings:
             return replace(cls(**_lists_to_tuples(table)), gpus=gpus, pool=pool)
         except (TypeError, AttributeError) as error:
             known = ", ".join(field.name for field in fields(cls))
-            raise ValueError(f"not the probe's readings: {error}; the known names are {known}") from error
+            raise ValueError(
+                f"not the probe's readings: {error}; the known names are {known}"
+            ) from error
 
 
 def _lists_to_tuples(table: Mapping[str, Any]) -> dict[str, Any]:

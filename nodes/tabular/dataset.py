@@ -65,7 +65,10 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The means and deviations of columns, from the training rows, to standardise values."""
+    """The means, deviations and limits of columns in the training rows.
+
+    With these, values are clipped and standardised.
+    """
 
     mean: Tensor  # [d]
     deviation: Tensor  # [d], 0 for a column with one value, which becomes 0 in all rows
@@ -74,7 +77,7 @@ class Scale:
 
     @staticmethod
     def measure(values: Tensor) -> Scale:
-        """Return the scale of the columns of `values` [n, d], without missing values (NaN)."""
+        """Return the scale of the columns of `values` [n, d]. Missing values (NaN) are left out."""
         exact = values.double()
         mean = exact.nanmean(0).nan_to_num(0.0)  # a column without any value
         low, high = exact.nan_to_num(math.inf).amin(0), exact.nan_to_num(-math.inf).amax(0)
@@ -115,7 +118,7 @@ class Scale:
         return values.double() * self.deviation + self.mean
 
     def standardise(self, values: Tensor) -> Tensor:
-        """Return (values - mean) / deviation, float32 [n, d], of the clipped values.
+        """Clip the values, and return (values - mean) / deviation, float32 [n, d].
 
         A missing value becomes 0, as if it were the mean.
         """

@@ -3,12 +3,13 @@
 All inputs of a step are on the device, so the host starts a step without waiting for the previous
 one. The tensor `clock` has four numbers: the position of the batch's first row in the loader's
 `order`, the step's number in the epoch, and dropout's seed and step number. The step's number
-selects the learning rate from a table, the schedule.
+in the epoch selects the learning rate from a table, the schedule.
 
 The weights are float32. With bfloat16 or float16, the matrix products use copies of the hidden
 layers' weights in that type: the shadows. Sums, biases, embeddings, the last layer and the loss
-stay float32. float16 can't represent small gradients, so the loss is multiplied by SCALE. The
-optimiser's numbers are adjusted, so that this factor does not change the weights.
+stay float32. float16 can't represent small gradients, so the loss is multiplied by SCALE. So
+that this factor does not change the weights, AdamW's epsilon is multiplied by SCALE, too, and SGD's
+learning rate is divided by SCALE.
 
 If there are several ranks, each rank takes its part of the batch, and the ranks sum their
 gradients. A step is the same for any number of ranks, except for the order in which numbers are
@@ -192,7 +193,7 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the result of `state`."""
+        """Continue from `state`, which `state()` has returned."""
         self._optimizer.restore(self._scale_state(state, self._scale))
         self.weights_moved()
 

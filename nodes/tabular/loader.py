@@ -82,7 +82,7 @@ class Resident:
 
     Attributes:
         sizes: for each step of an epoch, the number of this rank's rows.
-        batches: for each step, the number of all ranks' rows.
+        batches: for each step, the number of rows of all ranks together.
     """
 
     def __init__(self, rows: dataset.Rows, orders: Orders) -> None:
@@ -105,8 +105,8 @@ class Streamed:
     """A loader that copies the rows to the device in chunks, while the device trains.
 
     The device has room for two chunks: training reads one while the other arrives. The rows arrive
-    in the epoch's order. So the steps of every epoch read the same places, and `order`, the list of
-    these places, never changes.
+    in the epoch's order. So the steps of every epoch read the same places of the two chunks, and
+    `order`, the list of these places, never changes.
     """
 
     def __init__(
@@ -230,7 +230,8 @@ _last: dict[object, dataset.Dataset] = {}  # the last trial's rows, by their fil
 def load_rows(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
     """Return the region's rows, on the device if they fit there.
 
-    If the last trial used the same files and the same share of their rows, its rows are reused.
+    If this process's last trial used the same files and the same share of their rows, that trial's
+    rows are reused.
     """
     share = dataset.training_share(t, chosen)
     key = (*map(_file_state, t.data), share)

@@ -76,7 +76,7 @@ class LocalSteps(Steps):
         self._inner.weights_moved()
 
     def loss_sum(self) -> float:
-        """Return the sum of the losses of this rank's parts of the epoch's batches so far."""
+        """Return the sum of the epoch's losses so far, each over this rank's part of a batch."""
         return self._inner.loss_sum()
 
     def state(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class LocalSteps(Steps):
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the result of `state`, after the weights were restored."""
+        """Continue from `state`, which `state()` has returned. Restore the weights first."""
         self._inner.restore(state)
         for synced, w in zip(self._synced, self.weights, strict=True):
             synced.copy_(w)

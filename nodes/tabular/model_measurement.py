@@ -174,7 +174,7 @@ def categorical_column(source: table.Table, name: str) -> tuple[npt.NDArray[np.i
 def translate_codes(
     codes: npt.NDArray[np.int32], words: list[str], vocabulary: list[str]
 ) -> npt.NDArray[np.int32]:
-    """Return the codes in `vocabulary` of values [n] that have `codes` in the vocabulary `words`.
+    """Translate `codes` [n] from the vocabulary `words` to `vocabulary`, and return them.
 
     A word that `vocabulary` doesn't have gets the code 0.
     """

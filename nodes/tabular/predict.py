@@ -43,7 +43,7 @@ class Model:
     def predict(
         self, numeric: table.Floats, categorical: npt.NDArray[np.int32]
     ) -> list[float] | list[str]:
-        """Return a prediction for each row, from rows that are encoded like the region's table.
+        """Return a prediction for each row. The rows are encoded like the region's table.
 
         In a regression, a prediction is the target's value. With two classes, it is the probability
         of the second class. With more classes, it is the name of the likeliest class. numeric is

@@ -109,10 +109,11 @@ class Ranks:
     def any_wished(self, *, wish: bool) -> bool:
         """Return whether `wish` was True on any rank a few steps ago.
 
-        Call this in each step. All ranks get the same answer. A vote of the ranks takes longer than
-        a small step, so they only vote every few steps. Between the votes the answer is False. A
-        vote answers with the result of the previous vote, so that the ranks needn't wait. A single
-        rank gets its own `wish` at once.
+        `wish` says whether this rank wants something, such as to save a checkpoint. Call this in
+        each step. All ranks get the same answer. A vote of the ranks takes longer than a small
+        step, so they only vote every few steps. Between the votes the answer is False. A vote
+        answers with the result of the previous vote, so that the ranks needn't wait. A single rank
+        gets its own `wish` at once.
         """
         if self.count == 1:
             return wish

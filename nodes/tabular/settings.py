@@ -137,9 +137,10 @@ class Settings:
     def offloaded_part(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
         """Return what a sharded network keeps in main memory: "none", "embeddings" or "all".
 
-        With `offload: auto` it is as little as the memory allows. `weights` is the number of
-        parameters, of which `embeddings` are embeddings. `memory` is the smallest memory of a rank
-        in bytes, or infinity if the ranks train on CPUs.
+        With `offload: auto`, this is "none" if all weights fit into the ranks' memory, "embeddings"
+        if all except the embeddings fit, else "all". `weights` is the number of parameters, of
+        which `embeddings` are embeddings. `memory` is the smallest memory of a rank in bytes, or
+        infinity if the ranks train on CPUs.
         """
         if self.offload != "auto":
             return self.offload

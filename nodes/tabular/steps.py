@@ -50,7 +50,7 @@ class Steps(Protocol):
         """
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the result of `state`, after the weights were restored."""
+        """Continue from `state`, which `state()` has returned. Restore the weights first."""
 
     def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the whole network's state, made from the `weights` of all ranks.
@@ -107,8 +107,8 @@ class PlainSteps(Steps):
         return self._optimizer.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the result of `state`."""
+        """Continue from `state`, which `state()` has returned."""
         self._optimizer.restore(state)
 
     def close(self) -> None:
-        """Do nothing, because these steps use no other resources."""
+        """Do nothing, because these steps have nothing to release."""

@@ -87,7 +87,7 @@ class Table:
     split: npt.NDArray[np.int8]
 
     def used(self) -> Table:
-        """Return the table without its unused columns, for training."""
+        """Return the table for training, without the columns that have no information."""
         columns, unused = self.columns, {*self.columns.unused}
         if not unused:
             return replace(self, columns=replace(columns, empty=[]))
@@ -262,7 +262,7 @@ def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool
 
 
 def category(text: str) -> str:
-    """Return the form of a category that all programs have in common.
+    """Return the category `text` in the form that all programs use.
 
     A whole number is written without point and exponent: "4" for "4.0", "100000" for "1e+05". Any
     other text, such as "04", stays as it is.
@@ -275,7 +275,7 @@ def category(text: str) -> str:
 def to_float32(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) -> Floats:
     """Return numeric columns [rows, d] as float32, or as float64 if a column needs more digits.
 
-    Only the training rows decide this, for which `trained` [rows] is True.
+    Only the training rows, for which `trained` [rows] is True, decide this.
     """
     with np.errstate(over="ignore"):
         narrow = numeric.astype(np.float32)
@@ -316,7 +316,7 @@ def _encode(values: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.i
 
 
 def category_codes(vocabulary: Sequence[str]) -> dict[str, int]:
-    """Return the code of each category, by the form of it that `category` returns."""
+    """Return a dict from each category, in the form that `category` returns, to its code."""
     return {category(value): code for code, value in enumerate(vocabulary, start=1)}
 
 

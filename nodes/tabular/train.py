@@ -288,7 +288,8 @@ class Training:
         """Train, and load the weights of the best epoch into the network.
 
         The training ends with the last epoch, or when `patience` epochs brought no improvement. If
-        the study stops the trial early, it ends after the current epoch, with a checkpoint.
+        the study stops the trial early, the training saves a checkpoint and ends after the current
+        epoch.
         """
         self.restore()
         while not self.progress.is_over(self.settings):

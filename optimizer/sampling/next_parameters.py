@@ -1,8 +1,8 @@
 """The parameters of the next trial: defaults first, then start-up points, then the sampler's.
 
-Given the same study, previous results and trials so far, every process computes the same
-parameters. So the parameters can be computed ahead, discarded, or repeated after a crash. What the
-model learns from a trial depends on the trial's state:
+Every process computes the same parameters from the same study, previous results and trials. So the
+parameters can be computed ahead, discarded, or repeated after a crash. What the model learns from a
+trial depends on the trial's state:
 
 COMPLETE   its value
 FAIL       the worst value of all trials, because the point would otherwise be proposed again
@@ -71,7 +71,7 @@ def suggest(
     sampler: Sampler = OWN,
     previous: PreviousTasks | None = None,
 ) -> Suggestion:
-    """Return the point to try next. It repeats an earlier point only if no other is found.
+    """Return the point to try next: an earlier point only if no other point is found.
 
     The first point has the default values. The other start-up trials first take good points of
     `previous`. When these are used up, or without `previous`, start-up trials follow a scrambled
@@ -100,8 +100,8 @@ def suggest(
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point belongs to the start-up trials, which need no model.
 
-    The first `startup_trials` trials are start-up trials. Further start-up trials follow until
-    `startup_trials` // 2 trials (at least one) have a result.
+    The first `startup_trials` trials are start-up trials. Further ones follow until enough trials
+    have a result: half of `startup_trials`, rounded down, but at least 1.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)
@@ -158,9 +158,9 @@ def _propose_with_optuna(
 def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun: int) -> Point:
     """Return the next point of the Sobol sequence that is not in `taken`.
 
-    `begun`, the number of trials so far, says where in the sequence the search starts. If its next
-    DESIGN_TRIES points are all taken, all points of the space are searched, unless there are more
-    than ENUMERABLE. If every point is taken, the result is the point at which the search started.
+    `begun`, the number of trials so far, says where in the sequence the search starts. If
+    DESIGN_TRIES points of the sequence are all taken, a space of at most ENUMERABLE points is
+    searched completely. If no point is found, the result is the point at which the search started.
     """
     design = _design_points(space, seed, begun - 1)  # the first trial has the defaults
     first = next(design)

@@ -2,7 +2,7 @@
 
 Ax, another optimiser, takes two start-up trials per parameter, at least 5 and at most a fifth of
 the trials (`calculate_num_initialization_trials`, https://github.com/facebook/Ax). trialfleet also
-takes two per parameter and at least 5, but limits this number further:
+takes two per parameter and at least 5, but has other limits:
 
 - at most a third of the trials, even if that is less than 5
 - at most 10, the number that Optuna's GPSampler always uses
@@ -30,7 +30,10 @@ def default_startup(trials: int, parameters: int) -> int:
 
 
 def halve_startup(startup: int) -> int:
-    """Return the number of start-up trials if earlier runs have results: half of `startup`."""
+    """Return the number of start-up trials if earlier runs have results.
+
+    It is half of `startup`, rounded up.
+    """
     return math.ceil(startup / 2)
 
 
@@ -50,7 +53,8 @@ def first_model_trial(
 
     `trials` is the number of all trials. The result is None if the model proposes none of them.
     `lanes` is the number of trials that run in parallel. So the first `lanes` trials are created
-    before the first result. Failed trials, which would delay the model, are not considered.
+    before the first result. If `has_previous` is true (earlier runs have results), `startup` is
+    halved. Failed trials, which would delay the model, are not considered.
     """
     startup = halve_startup(startup) if has_previous else startup
     first = max(startup, min(lanes, trials) - 1 + results_awaited(startup)) + 1

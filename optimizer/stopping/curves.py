@@ -123,9 +123,9 @@ class CurveModel:
     def _calibrate(self, found: Prediction, step: float) -> Prediction:
         """Convert `found` to the units of the reports, and widen it if it is too certain.
 
-        `found` was made from the reports up to `step`. A calibration factor above 1 at this step
-        means that predictions of how complete curves end, made from their reports up to `step`,
-        were too certain. Then each component's variance is increased by the variance of all
+        `found` was made from the reports up to `step`. If the calibration factor for `step`
+        is above 1, predictions of the complete curves' ends from reports up to `step` were too
+        certain. Then each component's variance is increased by the variance of all
         components' means, and the resulting deviation is multiplied by the factor.
         """
         wider = self._misses.get(step)
@@ -142,7 +142,8 @@ class CurveModel:
 
         Each complete curve with reports both up to `until` and later is predicted from the reports
         up to `until`. z is a prediction's error in standard deviations. With n such curves, the
-        result is √((Σ z² + _DOUBT²) / n). Without such a curve, the result is 1.
+        result is √((Σ z² + _DOUBT²) / n). _DOUBT, a constant, makes the result
+        larger if n is small. Without such a curve, the result is 1.
         """
         away = []
         for t, y in self._curves:

@@ -8,7 +8,7 @@ best complete trial. These trials are not stopped:
 - any trial, until enough trials with reports are complete: `startup_trials`, but at least 2
 - a trial that has already reported a better value than the region's best result
 - a trial whose stop would exceed a limit. At one time, fewer than two thirds of the running trials
-  may be stopped, except that a single running trial may be stopped. In total, at most the share
+  may be stopped. If only one trial is running, it may be stopped. In total, at most the share
   `max_stopped` of all begun trials may be stopped. So a wrong prediction can't stop all trials
 
 Many trainers return the weights of the best epoch, not of the last. So if the complete trials'

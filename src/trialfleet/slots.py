@@ -1,10 +1,10 @@
 """Rules for a machine's slots: which ones run a job, and which ones are claimed for a job.
 
-`is_held` means that a slot is claimed or will be soon, not that a job is on hold. HTCondor keeps a
-claimed slot for the next job when a job ends. A machine without held slots is idle. Two kinds of slots have a job's id but run no job:
-partitionable slots, whose jobs run in dynamic slots, and data slots. A data slot holds files that
-jobs share. HTCondor releases it 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last of these jobs, or
-when the machine drains. A data slot never counts as held.
+`is_held` means that a slot is claimed or will be soon, not that a job is on hold. A claimed slot
+may be between two jobs. A machine without held slots is idle. Two kinds of slots have a job's id
+but run no job: partitionable slots, whose jobs run in dynamic slots, and data slots. A data slot
+holds files that jobs share. HTCondor releases it 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last of
+these jobs, or when the machine drains. A data slot never counts as held.
 """
 
 from __future__ import annotations

@@ -145,7 +145,10 @@ def file_size(path: Path) -> int:
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
-    """Return a file's size in bytes and its time of change in ns, or 0 and 0 if it isn't regular."""
+    """Return a file's size in bytes, and its time of change in ns.
+
+    Both are 0 if it is not a regular file.
+    """
     try:
         found = os.lstat(path)  # Path's own takes twice the time
     except OSError:
@@ -171,7 +174,7 @@ def has_files(folder: Path) -> bool:
 
 
 def folder_sizes(folder: Path) -> dict[str, int]:
-    """Return the sizes of a folder's entries in bytes, by name. For all but regular files, it is 0.
+    """Return the sizes of a folder's entries in bytes, by name: 0 for all but regular files.
 
     JobFileError if there are more than MOST_NAMES entries.
     """

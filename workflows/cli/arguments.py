@@ -40,7 +40,7 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
 
 
 def _make_completer(names: Names) -> Complete:
-    """Return a function by which click completes the names that `names` returns.
+    """Return a function that completes names for click. The function `names` returns all names.
 
     If no name matches, or if the names can't be read, the function offers files.
     """

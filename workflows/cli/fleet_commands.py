@@ -203,7 +203,7 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
 @file_argument
 @click.option("--run", help="Run to which the nodes' cost is charged.")
 def fleet_autoscale(file: Path | None, run: str | None) -> None:
-    """Scale the fleet to the job queue's demand until Ctrl-C.
+    """Adjust the number of nodes to what the job queue needs, until Ctrl-C.
 
     The command also renews the nodes' leases. A lease is a time limit, after which a node
     terminates itself.

@@ -48,8 +48,9 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     """Show each region's current model, or all models of REGION, oldest first.
 
     Without REGION, the command shows all regions that have published models here. REGION is a
-    region's name, STUDY/REGION, or the folder of a region's models. A study's name, the folder of a
-    study's models, or a publish folder means all regions in it.
+    region's name, STUDY/REGION, or the folder of a region's models. REGION may also be a study's
+    name, the folder of a study's models, or a publish folder. Then the command shows all regions of
+    that study or folder.
     """
     from trialfleet.workflows.facts.runs.model_lookup import models as models_named
     from trialfleet.workflows.views.terminal.model_tables import (

@@ -33,7 +33,7 @@ def retry_while_disk_full(
     """Return the result of `action`, which is called again as long as a disk is full.
 
     After each failure, `progress` is called with a message. The next try follows after `pause`
-    seconds. `action` must be safe to repeat, wherever it failed.
+    seconds. `action` must be safe to repeat, at whatever step it failed.
 
     Raises:
         OSError: `action` failed for another reason than a full disk.

@@ -174,7 +174,10 @@ def _trial_node(region: RegionGraph, trial: StoredTrial) -> str:
 
 
 def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTrial]) -> object:
-    """Return a value that changes with each event of a region's jobs; None if a trial is unfinished."""
+    """Return a value that changes with each event of a region's jobs.
+
+    The result is None if a trial is unfinished.
+    """
     if not all(trial.state.is_finished() for trial in trials):
         return None
     logs = [files.trial(node).log for node in lanes]
@@ -183,7 +186,7 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_part(part: _Part) -> _Part:
-    """Return `part` without its time and cost, which another part includes: only the lost seconds."""
+    """Return `part` with only its lost seconds, because another part includes the time and cost."""
     return part._replace(seconds=0.0, usd=None)
 
 

@@ -70,7 +70,7 @@ class Fault:
         patience: the seconds that the fault may last before its repair.
         is_sure: whether one check proves the fault. False if the fault may only appear because the
             queue and the files were read at different times.
-        has_parent: whether another DAGMan of the run waits for the faulty DAGMan or for the trial.
+        has_parent: whether a DAGMan of the run waits for the faulty DAGMan or for the trial.
         node: the trial's DAG node, or None for a DAGMan.
     """
 

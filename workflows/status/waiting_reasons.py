@@ -62,7 +62,10 @@ class Waiting:
         return (*access_point.reasons_jobs_wait(queued.ads), *trials)
 
     def _trials(self, queued: QueuedRun) -> tuple[str, ...]:
-        """Return why trials can't start. A trial is skipped if a running one has the same requests."""
+        """Return why trials can't start.
+
+        A trial is skipped if a running trial's job has the same requests.
+        """
         if not (waiting := _waiting_groups(queued.ads)):
             return ()
         if not has_negotiator():

@@ -64,7 +64,7 @@ class Rows:
         self.moved.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
-        """Set the moments of all rows to `m` and `v` [R, e], as they were after step `done`.
+        """Set the moments of all rows to `m` and `v` [R, e], the moments after step `done`.
 
         Call `load` first.
         """

@@ -33,7 +33,7 @@ class HostRows(Rows):
     Attributes:
         moved: [u, e], a batch's rows on the device.
         table, m, v: [R, e], up to date only after `settle`. SGD doesn't use v.
-        caught_up: [R] int32, the last step that each row includes.
+        caught_up: [R] int32, the last step that each row has taken.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class HostRows(Rows):
         self.table.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:
-        """Set the moments of all rows, as they were after step `done`."""
+        """Set the moments of all rows to `m` and `v` [R, e], the moments after step `done`."""
         self.m.copy_(m)
         self.v.copy_(v)
         self._mark_caught_up(done)

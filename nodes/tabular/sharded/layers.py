@@ -161,8 +161,8 @@ def _local_part(weight: Tensor) -> Tensor:
 def side_by_side(team: Ranks, wished: int, units: int) -> int:
     """Return how many ranks compute a layer together.
 
-    This is the largest divisor of the number of ranks that is not above `wished`. It is smaller if
-    a rank would get none of the layer's `units`.
+    This is the largest divisor of the number of ranks that is not above `wished`, and that gives
+    each rank at least one of the layer's `units`.
     """
     return max(
         count
@@ -178,7 +178,7 @@ def shard_layers(
 
     The layers must be in main memory. `tensor_parallel` is the number of ranks that compute a layer
     together, from `side_by_side`. `offload` keeps weights, gradients and the optimiser's moments in
-    main memory. This needs a process group even for one rank.
+    main memory. With `offload`, even a single rank needs a process group.
     """
     network.layers = layers = Layers(network.layers)
     if team.count == 1 and not offload:

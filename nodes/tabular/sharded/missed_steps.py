@@ -73,7 +73,7 @@ class MissedSteps:
         self.begin(0)
 
     def begin(self, done: int) -> None:
-        """Restart after step `done`, the last step that every row includes."""
+        """Restart after step `done`, the last step that every row has taken."""
         self._base = self.done = done
         size = 1024  # steps; grows as needed
         self._rates = torch.zeros(size, dtype=torch.float64)
@@ -116,7 +116,7 @@ class MissedSteps:
 
         `numbers` has the rows' weights, their moments m and, for AdamW, their moments v. Each is
         [n, e], on any device. `since` [n] int64, in main memory, has the last step that each row
-        includes.
+        has taken.
         """
         places = since - self._base
         if bool((places == self.done - self._base).all()):
@@ -190,13 +190,16 @@ class MissedSteps:
         return [self._kept_shares(places), self._fall**missed, self._fall_2**missed]
 
     def _decayed_terms(self, places: Tensor) -> Tensor:
-        """Return B or S [terms, n], with the decay in the steps after the sum's end."""
+        """Return the sums B (SGD) or S (AdamW) [terms, n] of all missed steps.
+
+        The comment above this class defines B, S and Q.
+        """
         # The stored sums end after h or J steps. Later steps only multiply them by 1 - lr decay.
         ended = (places + self._window).clamp(max=self.done - self._base)
         return self._ways[:, places] * self._kept_shares(ended)
 
     def _kept_shares(self, places: Tensor) -> Tensor:
-        """Return Q [n]."""
+        """Return Q [n], the factors by which the decay in the missed steps scales weights."""
         if not self._decay:
             return torch.ones(len(places), dtype=torch.float64)
         # From sums of logarithms, because long products would underflow.
@@ -209,7 +212,10 @@ class MissedSteps:
 
 
 def _window_length(chosen: Settings) -> int:
-    """Return the number of steps in which m still changes a weight: J, or h for SGD."""
+    """Return the number of steps in which m still changes a weight.
+
+    The comment above `MissedSteps` explains it: it is J there for AdamW, and h for SGD.
+    """
     if chosen.optimizer == "adamw":
         return _ADAMW_STEPS
     return math.ceil(math.log(_LOST) / math.log(chosen.momentum)) if chosen.momentum else 0

@@ -1,8 +1,8 @@
 """Training steps on ranks that each hold a part of the model.
 
 A step is the same as on one rank, except for the order in which numbers are summed. Looking up
-embeddings needs all ranks. So the ranks measure the validation rows together, and save a checkpoint
-together.
+embeddings needs all ranks, so the ranks measure the validation rows together. They also save a
+checkpoint together, because each rank has only a part of the weights.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class ShardedSteps(PlainSteps):
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the result of `state`."""
+        """Continue from `state`, which `state()` has returned."""
         own: dict[str, Any] = {"steps": state["steps"]}
         for name, present in (("m", self._optimizer.m), ("v", self._optimizer.v)):
             own[name] = [  # the state of the table's rows is restored below
@@ -166,7 +166,10 @@ class ShardedSteps(PlainSteps):
         self._rows.close()
 
     def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the whole network's state on rank 0. All ranks must call this."""
+        """Return the whole network's state, made from the `weights` of all ranks.
+
+        Only rank 0 gets the complete state. All ranks must call this.
+        """
         return self._gather_all(weights.items())
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -109,8 +109,9 @@ class Domain:
         """Take the parameters' distributions.
 
         `conditions` has, for each conditional parameter, the values of other parameters that make
-        it active. Conditions have no cycles. `defaults` has the values of inactive parameters. A
-        parameter that `defaults` lacks gets the middle of its range, or its first choice.
+        it active. The conditions must have no cycles. `defaults` has the values of inactive
+        parameters. A parameter that `defaults` lacks gets the middle of its range, or its first
+        choice.
         """
         self.columns = {
             name: Column.from_distribution(item) for name, item in distributions.items()

@@ -59,9 +59,10 @@ def prior(is_categorical: Mask, tasks: int = 0) -> Prior:
     expected near 1. σ² is expected between 0 and 0.1. With more teachers, each weight is expected
     to be smaller.
 
-    A categorical parameter has a longer length scale than a number. Equal scales were tried on the
-    benchmark's spaces that mix both types: the regret (distance from the best value) was smaller in
-    21 of 38 tasks without noise, but larger in 13 of 18 tasks with noise.
+    A categorical parameter has a longer length scale than a number. Equal scales were tried on
+    tasks of the benchmark `tests/bench/optimizer` that mix both types. The regret (distance from
+    the best value) was smaller in 21 of 38 tasks without noise, but larger in 13 of 18 tasks with
+    noise.
     """
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)

@@ -95,7 +95,10 @@ def _matern(r: Array) -> Array:
 
 
 def _matern_and_slope(r: Array) -> tuple[Array, Array]:
-    """Return the Matérn function and its derivative by r²/5. `r` is √5 times the distance."""
+    """Return the Matérn function, and its derivative by the square of the distance.
+
+    `r` is √5 times the distance.
+    """
     falling = np.exp(-r)
     linear = (1 + r) * falling
     return linear + r * r / 3 * falling, -5 / 6 * linear

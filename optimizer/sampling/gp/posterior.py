@@ -167,7 +167,7 @@ class Posteriors:
         return means + self._prior.means(rows) if self._prior else means
 
     def best_means(self) -> Array:
-        """Return each posterior's least mean at its points (also at fantasized ones): S numbers."""
+        """Return each posterior's least mean at the tried and pending points: S numbers."""
         return np.asarray(self.mean(self._rows).min(axis=1))
 
     def means_and_deviations(self, rows: Array) -> tuple[Array, Array]:

@@ -1,9 +1,10 @@
 """Search for the best point of an acquisition function.
 
 The parameters may be continuous, on a grid, categorical or conditional. Candidates are spread over
-the space, or lie near the best known points. The best candidate of each of
-a few combinations of choices is refined, and so are the best of the other candidates. Gradients
-refine continuous parameters. All other parameters are changed one at a time.
+the space, or lie near the best known points. A few candidates
+are refined: some are the best candidates for different combinations of choices, the rest are the
+best of all others. Gradients refine continuous parameters. All other parameters are changed one at
+a time.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def best_points(
 ) -> Array:
     """Return distinct points, the most promising first.
 
-    Some lie near `good`, the best known points. The points are canonical: inactive parameters have
-    their default (`domain.py`).
+    The search covers the space, with additional candidates near `good`, the best known points. All
+    points are canonical: inactive parameters have their default (`domain.py`).
     """
     sequence = Sobol(domain.size, scramble=True, rng=random)
     spread = domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
@@ -62,9 +63,10 @@ def _nearby_points(domain: Domain, good: Array, random: np.random.Generator) -> 
 
 
 def _diverse_points(domain: Domain, ranked: Array) -> Array:
-    """Return the best point of each of a few combinations of choices, then the best others.
+    """Return at most STARTS of the points `ranked`, in which the best point is first.
 
-    `ranked` has all points, the best first.
+    The results begin with the best points for a few combinations of choices, one point for each
+    combination. The best of the remaining points follow.
     """
     choices = ranked[:, domain.is_categorical]
     _, first = np.unique(choices, axis=0, return_index=True)
@@ -118,7 +120,7 @@ def _climb(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> A
 
 
 def _single_changes(domain: Domain, row: Array) -> Array:
-    """Return points that differ from `row` in one choice or one number of a grid."""
+    """Return points that differ from `row` in one parameter: a choice, or a number on a grid."""
     found = []
     active = domain.active(row[None])[0]
     for place, column in enumerate(domain.columns.values()):

@@ -28,7 +28,10 @@ _NO_TRAINING = "without a full training (publish: none)"
 
 
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
-    """Return the summary of a planned run as plain data, with the pool's check if given."""
+    """Return the summary of a planned run as plain data.
+
+    With `pool_check`, the summary says whether the pool can run the trials.
+    """
     graph = build_graph(run.study)
     folder = RunFolder(run.folder)
     previous = read_previous(folder.previous_results)
@@ -73,7 +76,10 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
 
 
 def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
-    """Return the summary of a planned run in a few lines, with the pool's check if given."""
+    """Return the summary of a planned run in a few lines.
+
+    With `pool_check`, the summary says whether the pool can run the trials.
+    """
     summary, study, here = plan_summary(run, pool_check), run.study, shell_quoted(run.folder)
     regions, expected, lessons = summary["regions"], summary["expected"], summary["learns_from"]
     names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")

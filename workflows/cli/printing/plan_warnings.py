@@ -59,7 +59,7 @@ def plan_warnings(run: Run) -> list[str]:
 
 
 def shares_rows_with_champion(study: Study) -> bool:
-    """Return whether the gate may test on rows on which the current model was trained."""
+    """Return whether the gate's test rows can include rows that trained the current model."""
     if study.gate is None or isinstance(study.trainer, Trainer):
         return False
     if study.table and study.table.split.own_columns:

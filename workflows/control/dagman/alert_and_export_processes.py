@@ -67,10 +67,10 @@ class Watchers:
     def check(
         self, runs: Iterable[RunFolder], schedules: Iterable[DailyFolder] = ()
     ) -> list[RunFolder]:
-        """Start the programs that should run but don't, and return the runs that still need theirs.
+        """Start the programs that should run but don't. Return the runs whose programs have work.
 
-        `schedules` are the folders of daily studies whose schedule is an HTCondor job on hold.
-        Alerts are sent about them.
+        `schedules` are the folders of daily studies whose schedule is an HTCondor job on hold. For
+        each of these studies, a program sends alerts that the job is on hold.
         """
         unfinished = {
             run: [each for each in _list_watchers(run) if not self._is_done(each)] for run in runs

@@ -33,7 +33,10 @@ Command = Sequence[str]
 
 
 class ClockWatch:
-    """Detects that the wall clock was set back. `file` stores the clocks of the last check."""
+    """Detects that the wall clock was set back.
+
+    `file` stores the times that the wall clock and a monotonic clock had at the last check.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -45,7 +48,8 @@ class ClockWatch:
         """Reset HTCondor's timers if the clock was set back since the last check.
 
         `wall` is the time in Unix seconds, `tick` the seconds of a monotonic clock. A failed
-        command is retried at the next check, until HTCondor would have recovered without it.
+        command is retried at the next checks, until the clock shows the time that it had
+        before the change.
         """
         if back := self._set_back(wall, tick):
             if not self._left:

@@ -84,7 +84,7 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def end_orphan(files: DagFiles) -> None:
-    """Kill the DAGMan process that works on this DAG, if its process id is known."""
+    """Kill the DAGMan process that holds this DAG's lock. Do nothing if its id is unknown."""
     if not (pid := lock_holder(files)):
         return
     with suppress(ProcessLookupError):
@@ -129,8 +129,8 @@ def replace(folder: RunFolder, fault: Fault) -> None:
     """Replace a faulty DAGMan by a new DAGMan, which starts without the old DAGMan's files.
 
     If the DAGMan of the whole run waits for the faulty DAGMan (`fault.has_parent`), the faulty
-    DAGMan is only removed, and the other DAGMan starts a new one. Otherwise the DAG is submitted
-    again.
+    DAGMan is only removed, and the DAGMan of the whole run starts the new DAGMan. Otherwise the DAG
+    is submitted again.
     """
     if fault.has_parent:
         _replace_region(folder, fault)

@@ -2,8 +2,8 @@
 
 The program `supervise --state FOLDER` regularly checks every run that it has seen in the job queue,
 until the run is over. Its only memory is the list of these runs, in a file, so a kill at any moment
-does no harm. HTCondor's master starts the program in an embedded pool, systemd on a manager, and
-`trialfleet supervise` elsewhere.
+does no harm. In an embedded pool, HTCondor's master starts the program. On a manager, systemd
+starts it. Elsewhere, `trialfleet supervise` starts it.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class Supervisor:
     ) -> list[RunFolder]:
         """Check the runs once and repair lasting faults. Return the runs that are not over.
 
-        `now` is in Unix seconds, to compare with times in files and in the queue. `tick` is in
-        seconds of a monotonic clock, to measure how long a fault has lasted.
+        `ads` are the ClassAds of the runs' jobs. `now` is in Unix seconds, to compare with times in
+        files and in the queue. `tick` is in seconds of a monotonic clock, to measure how long a
+        fault has lasted.
         """
         of_run = defaultdict(list)
         for ad in ads:
@@ -181,7 +182,7 @@ def supervise(state: Path) -> None:
 
 
 def held_schedules(seconds: float) -> list[DailyFolder]:
-    """Return the folders of the studies whose daily runs are started by a job that is on hold.
+    """Return the folders of the studies whose schedule is an HTCondor job that is on hold.
 
     Only jobs that have been on hold for at least `seconds` count. PoolError if HTCondor is
     unreachable.

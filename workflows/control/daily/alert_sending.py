@@ -36,7 +36,7 @@ class Sender(threading.Thread):
         self._ends = threading.Event()
 
     def run(self) -> None:
-        """Send waiting alerts until none is left or the command ends."""
+        """Send the alerts of `outbox` until none waits. After `finish`, try only once more."""
         while True:
             is_last = self._ends.is_set()
             try:
@@ -58,7 +58,7 @@ class Sender(threading.Thread):
 
 
 def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Submit the job that sends waiting alerts, unless it is in the queue. Return its id."""
+    """Submit the job that sends waiting alerts, unless the queue has it. Return the job's id."""
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
     there = f"{ours} && JobStatus != {JobStatus.REMOVED}"
@@ -70,7 +70,7 @@ def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
 
 
 def send_remaining(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
-    """Leave the alerts that still wait to an HTCondor job, and return a line that says so.
+    """Let an HTCondor job send the alerts that still wait, and return a line that says so.
 
     Return "" if no alert waits.
     """

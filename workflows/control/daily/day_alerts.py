@@ -91,8 +91,8 @@ def awaited_event(
 ) -> Event:
     """Return the alert for a day that waits for data.
 
-    `awaited` has the regions whose data can't be used yet, each with the reason. `until` is the end
-    of the wait, if there is one.
+    `awaited` has the regions whose data can't be used yet, each with the reason. `until` is when
+    the wait ends, or None if that is unknown.
     """
     when = f" until {local_time(until)}" if until else ""
     title = f"{study} {attempt.date}: waits for the data of {join_names([*awaited], _NAMED)}{when}"
@@ -107,9 +107,9 @@ def awaited_event(
 
 
 def takeover_event(study: str, journal: Journal, day: date, previous: Lease) -> Event:
-    """Return the alert that this manager now works on `day` instead of another manager.
+    """Return the alert which says that this manager has taken over the work on `day`.
 
-    `previous` is the other manager's lease, its right to work on the days.
+    `previous` is the lease (the right to work on the days) of the other manager.
     """
     host = socket.gethostname()
     silent = duration(previous.age)
@@ -196,8 +196,8 @@ def _changes_by_people(
 ) -> list[tuple[str, Change]]:
     """Return the changes of current models that people made, each with the model's region.
 
-    These are the changes between the end of `attempt` and the end of the attempt that ended before
-    it, even at another day.
+    Only changes after the end of the previous attempt (at this day or another) and before the end
+    of `attempt` are returned.
     """
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
@@ -307,7 +307,11 @@ def digest_table(
     costs: DaysCosts | None = None,
     measured: Mapping[str, BesideEarlier] | None = None,
 ) -> str:
-    """Return a table of the regions' outcomes. Failed regions are at the top."""
+    """Return a table of the regions' outcomes. Failed regions are at the top.
+
+    With `costs`, the table shows each region's cost and the total. With `measured`, it shows the
+    result of each new model and of the model before.
+    """
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
     amounts = [_usd(costs, one.region) for one in rows]

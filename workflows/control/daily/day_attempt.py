@@ -94,7 +94,7 @@ class Work:
         self.journal.end(attempt, self.clock())
 
     def take_arrived(self, attempt: Attempt) -> list[str]:
-        """Return the regions that are not in the attempt's run, but whose data has arrived since.
+        """Return the regions whose data came too late for the attempt's run, and is complete now.
 
         Once the wait for data is over, return all regions that are not in the run.
         """
@@ -301,7 +301,7 @@ def _outcome_text(one: Outcome, status: RunStatus) -> str:
 class _Resumer:
     """Submits a run that is only planned, and resumes a run that is lost or stopped.
 
-    A run that was stopped during this work stays stopped.
+    A run that is stopped after the first call of `resume` stays stopped.
     """
 
     def __init__(self, run: Run, say: Say) -> None:

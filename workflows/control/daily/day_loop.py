@@ -150,8 +150,8 @@ class Days:
     ) -> None:
         """Send alerts to the study's channels in the background. An error is printed, not raised.
 
-        `planned` is an attempt that was just planned. `awaited` has those regions of the attempt
-        whose data can't be used yet, each with the reason. If there are any, an alert lists them.
+        `awaited` has the regions of the attempt `planned` whose data can't be used yet, each with
+        the reason. If there are any, one of the alerts lists these regions.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -173,7 +173,7 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip the alerts that the other manager has sent, and tell it what was sent here."""
+        """Skip alerts that the other manager has sent, and tell that manager what was sent here."""
         if self._managers:
             outbox.skip(self._managers.sent_events)
             self._managers.note_sent(outbox.settled_events())
@@ -260,7 +260,10 @@ class Days:
         return True
 
     def _give_up(self, day: date, blocker: str) -> None:
-        """Record that the regions of `day` failed, because `blocker` lasted beyond the deadline."""
+        """Record that the regions of `day` failed, because `blocker` didn't end by the deadline.
+
+        `blocker` is a text such as "the work on another day, 2026-11-22,".
+        """
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
             why = f"the day's deadline was over before {blocker} ended"
@@ -269,11 +272,11 @@ class Days:
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
-        """Hold the lease during the `with` block, and yield whether this manager has it.
+        """Wait for the lease, and yield True. If `day` ends during the wait, yield False.
 
-        If two managers share the days, the lease is the right of one of them to work. A single
-        manager needs no lease. If `day` ends during the wait for the lease, yield False. A backfill
-        waits for as long as necessary.
+        If two managers share the days, the lease is the right of one of them to work. This manager
+        holds the lease during the `with` block. A single manager needs no lease. A backfill waits
+        for as long as necessary.
         """
         managers = self._managers
         if managers is None:

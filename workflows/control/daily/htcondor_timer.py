@@ -1,10 +1,10 @@
 """The daily schedule without systemd: an HTCondor job on this machine that starts at set times.
 
-HTCondor reads the times in this machine's time zone, not in the study's zone. So the job starts
-each hour, at the minute at which days begin, and does nothing if today's work is done. If HTCondor
-was down at a start, the next start follows within an hour after its return. But with `missed:
-none`, the job starts only at the hours at which days begin. Functions raise PoolError if HTCondor
-fails.
+HTCondor reads the times in this machine's time zone, not in the study's zone. In this machine's
+zone, the hour at which days begin may change with summer time. So the job starts each hour, at the
+minute at which days begin, and does nothing if today's work is done. If HTCondor was down at a
+start, the next start follows within an hour after HTCondor's return. But with `missed: none`, the
+job starts only at the hours at which days begin. Functions raise PoolError if HTCondor fails.
 """
 
 from __future__ import annotations

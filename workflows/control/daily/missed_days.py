@@ -1,4 +1,4 @@
-"""The days that are due, and the missed days that are still run (`daily.missed`)."""
+"""Which days are due, and which missed days are worked on later (`daily.missed`)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
     """Return the days to work on at `now`, oldest first.
 
-    `begun` has the days that were already begun. With `missed: all`, the result has all later days
-    up to the day that is due. Otherwise, it has only the day that is due.
+    `begun` has the days that were already begun. With `missed: all`, the result has all days after
+    the latest of these, up to the day that is due. Otherwise, it has only the day that is due.
     """
     due = daily.due_day(now)
     newest = max(begun, default=due)

@@ -121,10 +121,11 @@ def remove(file: Path, say: Say) -> None:
 
 
 def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
-    """Return the name of the timer or job that starts a study's days, and why no day can start.
+    """Return the name of the timer or job that starts a study's days, and what is wrong with it.
 
     The name is None if there is neither a timer nor a job, or if there is no timer and HTCondor is
-    unreachable. The reason is "" if the next day can start, or if no schedule is installed.
+    unreachable. The second text says why the next day can't start. It is "" if the next day can
+    start, or if no schedule is installed.
     """
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)

@@ -66,9 +66,9 @@ class Units:
     def install(self, study: str, daily: Daily, start: Path, owner: str) -> None:
         """Write the unit files, and start the timer now and after each reboot.
 
-        The service runs the program `start`. The machine's systemd runs it as the account `owner`,
-        a user's systemd as that user. InputError if the caller may not write the unit files.
-        PoolError if systemd refuses the units.
+        The service runs the program `start`. The machine's systemd runs this program as the account
+        `owner`. A user's systemd runs it as that user. InputError if the caller may not write the
+        unit files. PoolError if systemd refuses the units.
         """
         texts = {
             self.service: render_template(
@@ -152,8 +152,8 @@ def _is_skipped(daily: Daily, day: date, at: time) -> bool:
 def _all_days_but(days: set[date], first: int) -> list[str]:
     """Return values for OnCalendar that cover all days except `days`, from the year `first` on.
 
-    If clocks go forward in the middle of an hour, systemd finds no start on that day or later
-    (EDEADLK) from a value that covers all days. So in the month of such a day, the values list all
+    If clocks go forward in the middle of an hour, a value that covers this day fails with EDEADLK:
+    systemd finds no start on this day or later. So in the month of such a day, the values list all
     other days.
     """
     months = {day.month for day in days}

@@ -26,7 +26,7 @@ def unchanged_regions(
 
     `data` and `settings` have a fingerprint of each region's present data and settings. A data
     fingerprint of None means unknown, and the region counts as changed. `last` has each region's
-    outcome on the last day on which it got a model.
+    outcome on the last day on which the region got a model.
     """
     return [
         name
@@ -52,8 +52,8 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
 def compute_fingerprint(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a fingerprint of files' checksums and of their paths relative to `places`.
 
-    `entries` has a path and a checksum for each file, in the form of a model's provenance. Return
-    None if there are no files, or if a checksum is unknown.
+    `entries` has a path and a checksum for each file, as the provenance.json of a model lists them.
+    Return None if there are no files, or if a checksum is unknown.
     """
     found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
     return _digest(found) if found and all(checksum for _, checksum in found) else None

@@ -27,13 +27,16 @@ class Target(Protocol):
     title: str
 
     def check(self) -> None:
-        """Send a test request, even if no model needs an export. ExportError if it fails."""
+        """Send a test request, which shows a problem even if no model needs an export.
+
+        ExportError if the target refuses or is unreachable.
+        """
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Update a region's models in the target, and return a line for each change.
 
-        `keep` says which models the target keeps after their removal here. ExportError if the
-        target refuses or is unreachable.
+        `keep` says which models the target keeps after their removal from the publish folder.
+        ExportError if the target refuses or is unreachable.
         """
 
 

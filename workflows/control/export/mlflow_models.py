@@ -113,7 +113,8 @@ class MlflowServer:
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
         """Add a model to MLflow, or the parts that an earlier export did not add.
 
-        Return the model's version in MLflow, and a note if the model's trials can't be read.
+        Return the model's version in MLflow, and why the model's trials can't be read. The second
+        text is "" if the trials were added, or if the study doesn't want them in MLflow.
         """
         identity = f"{study}/{region}/{model.run}"
         experiment = self._get_experiment(study)
@@ -346,9 +347,10 @@ def _to_milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """Return the versions of a region's models from the file `record`, by trialfleet's run.
+    """Return the MLflow version of each of a region's models, from the file `record`.
 
-    Return {} if the file is about another server than `uri`.
+    The keys are the ids of trialfleet's runs. The result is {} if the file is about another server
+    than `uri`.
     """
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

@@ -43,7 +43,7 @@ class RegionTrials(NamedTuple):
 
 
 def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
-    """Return the finished trials of the run and the region that produced a model.
+    """Return the finished trials behind a model: those of the model's region in the model's run.
 
     TrialfleetError if the run can't be read, or if another run now uses the run's folder.
     """

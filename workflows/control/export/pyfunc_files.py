@@ -118,7 +118,7 @@ def build_schema(model: Path) -> dict[str, Any] | None:
 
 
 def column_kinds(columns: Columns) -> dict[str, str]:
-    """Return each column's kind: number, category, or a form such as date."""
+    """Return each column's kind: number, category, or the kind of its cells, such as date."""
     kinds = dict.fromkeys(columns.numeric, "number") | dict.fromkeys(
         columns.categorical, "category"
     )
@@ -182,7 +182,7 @@ def _inputs(columns: Columns) -> dict[str, str]:
 
     MLflow refuses whole numbers for `double` and numbers for `string`. But the type of a pandas
     column depends on the values in it, which may be whole numbers one day and fractions the next.
-    So only columns whose texts never look like numbers get a type.
+    So only columns of plain text get a type, if none of their known texts looks like a number.
     """
     return dict.fromkeys(columns.numeric, "any") | {
         name: "any" if name in columns.kinds or any(map(_is_number, words)) else "string"

@@ -2,7 +2,7 @@
 
 PREFIX/STUDY/REGION/RUN-ID/…       a model's files, each put once
 PREFIX/STUDY/REGION/RUN-ID.json    the model's manifest, put last: a model with it is complete
-PREFIX/STUDY/REGION/RUN-ID.removed a mark that the model is being removed
+PREFIX/STUDY/REGION/RUN-ID.removed shows that the model is being removed
 PREFIX/STUDY/REGION/latest.json    the pointer to the current model
 
 The pointer always names a complete model. If two processes replace the pointer at once, S3 refuses
@@ -94,7 +94,7 @@ class S3Mirror:
     # -- copying from S3 -----------------------------------------------------------------------
 
     def read_pointer(self, region: str) -> Pointer:
-        """Return S3's pointer to the current model of `region` (STUDY/REGION), or {} if none."""
+        """Return S3's pointer to the current model of `region` (STUDY/REGION), or {}."""
         return _parse_pointer(self._get(f"{self._prefix}{region}/{POINTER}")[0])
 
     def has(self, region: str, run: str) -> bool:
@@ -219,7 +219,7 @@ class S3Mirror:
     def _remove_superfluous(
         self, root: str, published: Published, keep: Keep, others: set[str]
     ) -> list[str]:
-        """Remove those of the models `others` that `keep` does not keep. They exist only in S3."""
+        """Remove models that `keep` does not keep. `others` are the models that only S3 has."""
         ages = {run: model.as_of or OLDEST for run, model in published.models.items()}
         for run in others:
             if as_of := _parse_pointer(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
@@ -232,7 +232,7 @@ class S3Mirror:
         return [f"removed, by keep: {', '.join(going)}"] if going else []
 
     def _remove(self, root: str, run: str) -> None:
-        """Remove a model from S3. A mark shows the removal until all other objects are deleted."""
+        """Remove a model from S3. RUN-ID.removed exists until all other objects are deleted."""
         marker = f"{root}{run}{_REMOVED}"
         self._put_bytes(marker, b"")
         with self._asking(f"removing {run}"):
@@ -294,13 +294,13 @@ class S3Mirror:
 def replaces(ours: Pointer, theirs: Pointer) -> bool:
     """Return whether this manager's pointer `ours` replaces `theirs`, the present pointer in S3.
 
-    It does if both were written from the same folder. If another manager wrote `theirs`, the answer
-    depends on whether a run or a person made that pointer's model current:
+    Return True if both were written from the same folder. If another manager wrote `theirs`, the
+    answer depends on whether a run or a person made that pointer's model current:
 
     - A run's choice is replaced if the model of `ours` is newer. It is also replaced if a person
       made the model of `ours` current later.
-    - A person's choice is replaced only if the model of `ours` became current later. In addition, a
-      person must have done this, or the model must be newer.
+    - A person's choice is replaced only if the model of `ours` became current later. In addition,
+      this model must be newer, or a person must have made it current.
     """
     if ours["writer"] == theirs.get("writer"):
         return True
@@ -316,7 +316,7 @@ def _moment(text: str | None) -> datetime:
 
 
 def _parse_pointer(content: bytes | None) -> Pointer:
-    """Return the JSON object in `content`, or {} if there is none, as in a damaged pointer."""
+    """Return the JSON object in `content`, or {} if `content` is None or damaged."""
     return object_or_empty(lambda: json.loads(content or b"{}"))
 
 

@@ -88,8 +88,8 @@ class GangStore:
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
         """Write signed URLs for the gang's next checkpoints, if the gang is training.
 
-        `files` are the names of the checkpoints and results that arrived. Call this before the
-        roster is written, because agents that see the roster read the URLs.
+        `files` are the names of the files that the gang has sent to the access point. Call this
+        before the roster is written, because agents that see the roster read the URLs.
         """
         there = _read_location(place)
         if there is None or roster.state != RUN:

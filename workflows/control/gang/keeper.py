@@ -68,9 +68,9 @@ log = logging.getLogger(__name__)
 class Keeper:
     """Writes the rosters of one run's gangs.
 
-    Checkpoints are in S3 if `store` is given, else on the access point. `seconds` maps a region's
-    slug to a gang's time limit, counted from the start of its first job. After this time, the gang
-    begins no further trial.
+    Checkpoints are in S3 if there is a `store`, else on the access point. `seconds` has the time
+    limits of regions' gangs, by the region's slug (its name in paths). The time counts from the
+    start of a gang's first job. After this time, the gang begins no further trial.
     """
 
     def __init__(

@@ -71,7 +71,8 @@ class Speaker:
     def report(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
         """Tell the service that the gang's first trial has begun, or that a trial has ended.
 
-        If the gang has no first trial, ask the service for one. `wants` is True if the gang has
+        `before` and `after` are the roster before and after a step of the keeper. If the gang has
+        not got a trial yet, ask the service for its first trial. `wants` is True if the gang has
         time for another trial.
         """
         if after.code is not None and before.code is None:

@@ -186,7 +186,7 @@ def aircraft(source: Path) -> pl.DataFrame:
 
 
 def weather(source: Path) -> pl.DataFrame:
-    """Return the weather at each `origin` observed in each `hour` (UTC)."""
+    """Return the weather at each airport (`origin`) in each `hour` (a datetime in UTC)."""
     observed = {name: number(name) for name in (*WEATHER, "wind_dir")}
     gusts = number("wind_gust").fill_null(0)  # not measured means no gust
     columns = read(source / "weather.csv").select("origin", "hour", wind_gust=gusts, **observed)
@@ -197,7 +197,7 @@ def weather(source: Path) -> pl.DataFrame:
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Return the columns of a CSV file, which may be in a zip, as text.
+    """Return the columns of a CSV file as text. The file may be in a zip.
 
     If there is a column `time_hour`, its times replace the column `hour`, as datetimes in UTC.
     """

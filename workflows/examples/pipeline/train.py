@@ -111,7 +111,7 @@ class Model:
 
 
 def decided_by_first(*wishes: bool) -> list[bool]:
-    """Return the `wishes` of rank 0 on every rank.
+    """Return, on every rank, the flags `wishes` that rank 0 passed.
 
     Only rank 0 gets SIGTERM, but all ranks must save together.
     """

@@ -36,10 +36,10 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 
 
 def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
-    """Return a message for each of `universes` whose jobs the access point doesn't start now.
+    """Return a message for each kind of job in `universes` that the access point doesn't start.
 
-    A universe is HTCondor's term for a kind of job. DAGMan runs in the scheduler universe. The
-    jobs that publish models run in the local universe.
+    Universe is HTCondor's term for a kind of job. DAGMan runs in the scheduler universe. The jobs
+    that publish models run in the local universe.
     """
     if not (asked := [*universes]):
         return []

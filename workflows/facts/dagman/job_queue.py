@@ -76,7 +76,7 @@ class HeldJob:
 
 @dataclass(frozen=True, kw_only=True)
 class QueuedRun:
-    """The jobs of a run in the queue.
+    """The jobs of a run that are in the queue.
 
     Attributes:
         root: the job id of the run's DAGMan. If a person submitted only a region's DAG, this is the
@@ -228,7 +228,7 @@ def submit_job(description: str) -> str:
 
 @contextmanager
 def _discard_output() -> Iterator[None]:
-    """Discard what HTCondor's Python bindings print to stdout."""
+    """Discard what HTCondor's Python bindings print to stdout during the `with` block."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:

@@ -33,7 +33,10 @@ def pool_slots() -> PoolSlots:
 
 
 def machines(requirements: str = "true") -> set[str]:
-    """Return the hosts of slots that meet `requirements`; PoolError if HTCondor is unreachable."""
+    """Return the hosts of slots that meet `requirements`; PoolError if HTCondor is unreachable.
+
+    `requirements` is a ClassAd expression with attributes of slots.
+    """
     import classad2
 
     none = classad2.ClassAd()

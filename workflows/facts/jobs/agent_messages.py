@@ -59,7 +59,7 @@ class Said:
     Attributes:
         say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "ended" (a trial has
             ended) or "ask" (the agent asks for a trial).
-        trial: the trial's name; empty if the agent asks for one.
+        trial: the trial's name; empty if `say` is "ask".
         ended: how the trial ended; meaningless unless `say` is "ended".
         wants: whether the agent can train another trial.
         time: when the message was first sent, in Unix seconds, by the clock of the agent's machine.

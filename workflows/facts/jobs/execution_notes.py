@@ -105,7 +105,7 @@ def _read_slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
     """Return the attributes of the slots in a note; `head` is the content of its first line.
 
     `stamp` is the log's present size and modification time. Raises ValueError if the note has
-    another stamp, or other fields than `Execution`.
+    another stamp, or if its fields are not those of `Execution`.
     """
     if tuple(head["of"]) != stamp or tuple(head["fields"]) != Execution._fields:
         raise ValueError("the event log has changed since this note was written")

@@ -311,7 +311,7 @@ def _apply_event(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _apply_mark(execution: Execution, event: JobEvent) -> Execution:
-    """Return `execution` with the time of a checkpoint or result that a mark reports.
+    """Return `execution` with the time of the checkpoint or result that `event` reports, if any.
 
     The time is never after the execution's end.
     """
@@ -354,7 +354,7 @@ def _reason(event: JobEvent) -> str:
 
 
 def slot_properties(event: JobEvent) -> Mapping[str, Any]:
-    """Return those attributes of a slot and its machine that are numbers or texts."""
+    """Return those attributes of the slot and machine in `event` that are numbers or texts."""
     found = event.get("ExecuteProps")
     values = plain_attributes(found) if isinstance(found, Mapping) else {}
     return {name: each for name, each in values.items() if isinstance(each, str | int | float)}

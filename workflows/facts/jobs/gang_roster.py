@@ -57,7 +57,7 @@ class Roster:
         state: "form" while the generation forms, "run" while it trains, and "done" at the end.
         since: when `state` began, in Unix seconds.
         trial: the trial's name; empty while it is unknown.
-        turn: the number of the gang's request for a trial that was answered with `trial`.
+        turn: the number of the gang's request that was answered with `trial`.
         first: the generation in which the trial began.
         members: the agents by rank; those of the previous generation while the next one forms.
         start: the name of the checkpoint to start from; None if training starts at the beginning.
@@ -70,7 +70,7 @@ class Roster:
             the trial ends. In the state "done", the agents leave with this code.
         over: the limit that the trial exceeded (memory, time or disk); None if it exceeded none.
         result: the name of the package (files of one rank) with the trial's result.
-        apart: agents that the gang leaves out, or left out until a time that has passed.
+        apart: agents that the gang leaves out, and agents that it left out earlier.
     """
 
     cluster: int
@@ -171,7 +171,7 @@ def next_trial_roster(roster: Roster, trial: str, turn: int, now: float) -> Rost
 
 
 def finished_roster(roster: Roster, code: int, now: float) -> Roster:
-    """Return the orders with which all agents leave, with the exit code `code`."""
+    """Return the orders for all agents to leave with the exit code `code`."""
     return replace(roster, state=DONE, since=now, code=code)
 
 

@@ -175,11 +175,10 @@ def read_between_trials(
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
-    """Return the executions of a job of several trials, and the names of its other steps.
+    """Return the executions of a job of several trials, and the other steps that it ran.
 
-    The names contain "best" if the job ran a full training, and "gate" if it ran a gate. A machine
-    without a price costs `price` USD per hour. A running execution ends at `now`; if `now` is None,
-    at its last event.
+    The other steps can be "best", the full training, and "gate". A machine without a price costs
+    `price` USD per hour. A running execution ends at `now`; if `now` is None, at its last event.
     """
     attempts, ends = read_whole_job(log)
     return _build_stays(attempts, price, now=now), ends
@@ -276,7 +275,7 @@ def _build_stays(
 
 
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
-    """Return the price of each execution's slot in USD per hour; None if a price is unknown.
+    """Return the price of each execution's slot in USD per hour; None for an unknown price.
 
     The keys are `id(execution.properties)`, because a mapping can't be a key.
     """

@@ -81,9 +81,10 @@ def note(
 ) -> None:
     """Write into a job's log that a trial began or continued, saved a checkpoint, or ended.
 
-    `job` is an id such as `12.0`, and `when` is in Unix seconds. `ended` says how the trial
-    ended. Nothing is written if the trial's last start or end in this execution of the job is of
-    the same `kind`, or if the log was removed. Raises OSError if writing fails.
+    `job` is an id such as `12.0`, and `when` is in Unix seconds. `ended` says how the trial ended.
+    Nothing is written if the log was removed. Also, nothing is written if the trial's last mark of
+    a start or end, in this execution of the job, has the same kind. Raises OSError if writing
+    fails.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))
@@ -106,7 +107,7 @@ def note(
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """Return whether a trial's last mark in the job's present execution is a start or an end.
+    """Return the kind of a trial's last mark of a start or end in the job's present execution.
 
     Return None if there is no such mark. For a gang (several jobs that train one trial), all marks
     since the submission count, because the trial continues while one job starts again.

@@ -163,7 +163,7 @@ class _Division:
         attempts[-1].append(part)
 
     def _apply_late_mark(self, mark: Mark, when: float) -> None:
-        """Apply a mark that was written after its trial's part of the execution."""
+        """Record in a trial's last part the checkpoint or end that a later mark reports."""
         if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).result_time:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS
@@ -228,7 +228,10 @@ class _GangDivision:
 
 
 def _cut_execution(execution: Execution, began: float, ended: float) -> Execution:
-    """Return the part of an execution between two times; `ended` is infinite if it still runs."""
+    """Return the part of an execution from `began` to `ended`.
+
+    `ended` is infinite if the part has not ended.
+    """
     if ended == math.inf:
         return execution._replace(began=began, ended=max(began, execution.ended))
     is_whole = ended == execution.ended and execution.is_over

@@ -1,4 +1,4 @@
-"""The unpacking of a trial's files, which its agent sent to the access point as one package."""
+"""The unpacking of the package in which an agent sent a trial's files to the access point."""
 
 from __future__ import annotations
 

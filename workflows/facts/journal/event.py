@@ -94,6 +94,9 @@ def more_lines(count: int) -> str:
 
 
 def omitted_events(events: Sequence[Event]) -> list[str]:
-    """Return a list with one line: how many of a message's `events` don't fit; empty if all fit."""
+    """Return a line that says how many of a message's `events` don't fit, as a list.
+
+    If all fit, the list is empty.
+    """
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

@@ -79,7 +79,7 @@ class Attempt:
 
     Attributes:
         run: the id of the attempt's run. If no region needs training, this run doesn't exist. An
-            attempt that resumes an earlier attempt has the run of that attempt.
+            attempt that resumes an earlier attempt has the run of the earlier one.
         deadline: the time after which no more trials begin; None if there is no deadline.
         ended: when the last region got an outcome; None before that.
     """
@@ -195,7 +195,10 @@ def next_number(attempts: Iterable[Attempt]) -> int:
 
 
 def latest_outcomes(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
-    """Return one outcome for each day and region: the successful one or, without one, the last."""
+    """Return one outcome for each day and region.
+
+    This is the successful outcome or, if none is successful, the outcome of the last attempt.
+    """
     order = sorted(outcomes, key=lambda one: (one.ending is not Ending.FAILED, one.attempt))
     return {(one.date, one.region): one for one in order}
 

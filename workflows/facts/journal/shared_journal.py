@@ -33,10 +33,10 @@ class SharedJournal(Journal):
     """A journal of two managers; writes raise LeaseLostError if this manager has lost the lease."""
 
     def __init__(self, file: Path, rows: SharedRows, wait: Wait = _raise) -> None:
-        """Open or create `file`, this manager's copy of the journal; `pull` updates it.
+        """Open or create `file`, this manager's copy of the journal in `rows`; `pull` updates it.
 
-        If a write to the database fails, `wait` is called, and then the write is tried again. By
-        default, `wait` raises the error.
+        If a write to the database fails, `wait` is called with the error, and then the write is
+        tried again. By default, `wait` raises the error.
         """
         super().__init__(file)
         self._rows, self._wait = rows, wait

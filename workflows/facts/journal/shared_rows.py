@@ -84,8 +84,8 @@ class SharedRows:
     def take(self) -> bool:
         """Take or renew the lease; return whether this manager has it.
 
-        The result is also False if another manager has had the lease since the last call. The
-        caller must then end the work that it began before. The next call can return True.
+        If another manager has had the lease since the last call, the result is False, too, so that
+        the caller ends the work that it began earlier. The next call can return True.
         """
         own = {"machine": self._own.machine, "folder": self._own.folder, "host": self._own.host}
         new = insert(_LEASES).values(
@@ -158,8 +158,8 @@ class SharedRows:
     def _lock_lease_row(self, connection: sqlalchemy.Connection) -> Any:
         """Return the lease, locked against other writers until the transaction ends.
 
-        All writers take this lock, so rows become visible in the order of their numbers. So `news`,
-        which asks for higher numbers than the last one that it saw, misses no row.
+        Rows are numbered. All writers take this lock, so rows become visible in the order of their
+        numbers. `news` asks for rows after the last row that it returned, and so misses none.
         """
         held = sqlalchemy.select(_LEASES.c.token, _LEASES.c.host)
         ours = held.where(_LEASES.c.study == self.study).with_for_update()

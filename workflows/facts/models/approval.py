@@ -1,9 +1,9 @@
-"""The model of a region that passed the gate and waits for a person's approval.
+"""A region's model that passed the gate and waits for a person's approval.
 
 The model is noted in MODELS/STUDY/REGION/.awaiting.json if the study has `gate: {approve: true}`.
-The file stays when the model waits no longer. The model waits until this model or a newer one
-becomes current. The link `latest` and the list of its changes, .history.json, show whether this has
-happened.
+The file is not removed when the model stops waiting. The model waits until this model or a newer
+one becomes current. The link `latest` and the list of its changes, .history.json, show whether this
+has happened.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def awaiting_by_region(study: Study) -> dict[str, Awaiting]:
 
 
 def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
-    """Return the model that a published.json names, if it waits for approval; otherwise None.
+    """Return the model that a published.json names, if the model waits for approval; else None.
 
     `published` is the content of the file.
     """
@@ -96,8 +96,9 @@ def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
     """Return why a model was not made current when it was published.
 
     Return None if it was made current then, or if it was made current later and still is.
-    `published` is the content of its published.json. If the study requires approval, the text says
-    whether the model still waits for it, and ends with the command to make the model current.
+    `published` is the content of the model's published.json. If the study requires approval, the
+    text says whether the model still waits for approval, and ends with the command to make the
+    model current.
     """
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
@@ -124,7 +125,7 @@ def without_command(why: str) -> str:
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Return a text on how to approve a model, and on `why`, the reason why it passed the gate."""
+    """Return a text that says why a model passed the gate (`why`), and how to approve the model."""
     return (
         f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"

@@ -116,7 +116,10 @@ def export_problems(study: Study) -> tuple[str, ...]:
 
 
 def export_targets(study: Study, variables: Mapping[str, str]) -> Targets | None:
-    """Return the export targets of a study; None if the study exports no models."""
+    """Return the export targets of a study; None if the study exports no models.
+
+    `variables` are environment variables for AWS, which the targets include.
+    """
     if study.export is None:
         return None
     return Targets(export=study.export, keep=study.keep, s3=study.s3, variables=dict(variables))

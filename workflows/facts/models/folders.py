@@ -107,7 +107,10 @@ def reason_kept_out(published: Mapping[str, Any]) -> str | None:
 
 
 def current_model(published: Path) -> Path | None:
-    """Return the current model of a region; None if none is. `published` is any of its models."""
+    """Return the current model of a region; None if no model is current.
+
+    `published` is any model of the region.
+    """
     link = published.parent / LATEST
     return published.parent / link.resolve().name if link.exists() else None
 

@@ -124,7 +124,7 @@ def was_rolled_back(published: Path) -> str | None:
 def drift_text(models_folder: Path, run: str | None) -> str | None:
     """Return a text on how the last measurement of a run's model differs from the earlier ones.
 
-    Return None if it doesn't differ much, or if there is no such model. `run` may be None.
+    Return None if it doesn't differ much, if there is no such model, or if `run` is None.
     """
     models = list_published_models(models_folder)
     return next((model.drift for model in models if model.run == run), None)

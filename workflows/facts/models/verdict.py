@@ -31,7 +31,7 @@ class Verdict:
 
     Attributes:
         verdict: "promoted" if the challenger may replace the champion, at once or after a person's
-            approval.
+            approval; otherwise "kept".
         baseline: the metrics of a constant prediction.
         interval: a lower and an upper bound of the mean difference in loss per row, challenger
             minus champion. Each is the bound of a one-sided confidence interval. None if the

@@ -1,4 +1,4 @@
-"""What planning and the checks of a daily run found in a region's data."""
+"""What was found in a region's data during planning, and by the checks of a daily run."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _ENOUGH_LEFT = 0.4  # share of the length; a shorter beginning of an error says 
 
 
 def log_hint(log: str) -> str:
-    """Return the words that end a failure's reason and name the log to read."""
+    """Return the last words of a failure's reason, which name the log to read."""
     return f"{SEE}{shlex.quote(log)}"
 
 
@@ -68,8 +68,8 @@ class Cause:
         attempts: the number of attempts with this cause.
         of: the number of all failed attempts, whatever their cause.
         log: the path of the output of the latest attempt, or of its job's event log.
-        blame: "node" if a machine made the latest attempt fail, so that it is repeated without
-            using up a retry. Otherwise empty.
+        blame: "node" if a machine made the latest attempt fail; otherwise empty. An attempt that
+            failed because of a machine is repeated without using up a retry.
     """
 
     error: str
@@ -99,8 +99,8 @@ def in_short(reason: str) -> str:
 def first_clauses(words: str, max_length: int) -> str:
     """Return `words`, cut to at most `max_length` characters.
 
-    The text is cut before a colon if that keeps enough of it. Otherwise it ends with an ellipsis
-    (…).
+    The text is cut before a colon if at least 40% of `max_length` remain. Otherwise it ends with an
+    ellipsis (…).
     """
     if len(words) <= max_length:
         return words
@@ -177,9 +177,10 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
 
 
 def find_log(trial: TrialFolder) -> str:
-    """Return the path of a trial's standard error, or of another log if that is empty.
+    """Return the path of a trial's standard error.
 
-    The next choices are standard output and then the event log of the trial's job.
+    If standard error is empty, return the path of standard output. If both are empty, return the
+    path of the event log of the trial's job.
     """
     printed = filter(untrusted_files.file_size, (trial.err, trial.out))
     return str(next(printed, trial.log))

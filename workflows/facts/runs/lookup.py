@@ -341,9 +341,10 @@ def _model_alone(region: str) -> Path:
 
 
 def find_models(name: str) -> list[Path]:
-    """Return all models of a run, or the model that `find_model` finds if there is no such run.
+    """Return all models of the run `name`.
 
-    Raises InputError if `name` is only a region or is unknown, or if the run has no models.
+    If there is no such run, return the model that `find_model` finds. Raises InputError if `name`
+    is only a region or is unknown, or if the run has no models.
     """
     from trialfleet.workflows.facts.models.listing import runs_with_models
 

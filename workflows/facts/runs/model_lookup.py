@@ -39,9 +39,10 @@ def models(
     """Return the published models of a region, of a study's regions, or of all studies.
 
     Args:
-        name: a region's name, STUDY/REGION, or the folder of the region's models. A study's name,
-            the folder of its models, or a publish folder means all regions in it. By default, all
-            models in the publish folders below the working directory are returned.
+        name: a region's name, STUDY/REGION, or the folder of the region's models. If it is a
+            study's name, the folder of a study's models, or a publish folder, the models of all its
+            regions are returned. By default, all models in the publish folders below the working
+            directory are returned.
         study: return only models of this study.
 
     Raises:

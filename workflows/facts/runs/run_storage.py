@@ -40,7 +40,7 @@ def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Re
 
 
 def check_not_lost(folder: RunFolder, study: Study) -> None:
-    """Raise OptimizerError if the run's own database is missing or empty although trials exist."""
+    """Raise OptimizerError if a run has trials, but its own database file is missing or empty."""
     if study.storage:
         return
     try:

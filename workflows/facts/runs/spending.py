@@ -33,7 +33,7 @@ Mode = Literal["tune", "final"]
 
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
-    """Note why no money is left for trials (`tune`), or for trials and full trainings (`final`).
+    """Record why no money is left for trials (`tune`), or for trials and full trainings (`final`).
 
     If a reason is already noted for `mode`, nothing changes. If a reason for `final` is noted, a
     reason for `tune` is ignored.
@@ -91,8 +91,8 @@ def read_spending(
 ) -> Spending | None:
     """Return the cost of a run's fleet, from the last file that the fleet's autoscaler wrote.
 
-    Return None if the run has no fleet, if there is no such file, or if the file is about all runs.
-    Each EC2 node is charged until `now`, or until its end if that was earlier. If the end is
+    Return None if the run has no fleet, if there is no such file, or if the autoscaler serves all
+    runs. Each EC2 node is charged until `now`, or until its end if that was earlier. If the end is
     unknown, the node is assumed to end when its lease expires.
     """
     report = run_report(folder.fleet_state, fleet.full_name, run) if fleet else None

@@ -53,8 +53,8 @@ def trial_stays(
 def has_lost_nothing(trial: AnyTrial) -> bool:
     """Return whether an ended trial is known to have lost no work.
 
-    The recorded text is searched, because parsing it would take several times as long. If the
-    result is False, only `trial_stays` tells whether work was lost.
+    The JSON text of the trial's executions is searched, not parsed: parsing would take several
+    times as long. If the result is False, only `trial_stays` tells whether work was lost.
     """
     notes = trial.user_attrs
     text = notes.text("job") if isinstance(notes, Attributes) else ""

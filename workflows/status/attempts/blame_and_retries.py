@@ -90,7 +90,7 @@ def own_errors(noted: Noted) -> int:
 
 
 def machines_to_avoid(study: Study, noted: Noted) -> tuple[str, ...]:
-    """Return the machines on which attempts failed, or () if the pool has no other suitable ones."""
+    """Return the machines on which attempts failed, or () if the pool has no others that suit."""
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
     return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
 
