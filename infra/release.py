@@ -150,7 +150,7 @@ def tracked_files(*folders: str) -> list[str]:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Raise ReleaseError unless a wheel has the library's files and no others, such as tests."""
+    """Raise ReleaseError unless a wheel has exactly the library's files."""
     own = {n.removeprefix("src/") for n in tracked_files(PACKAGE) if not (ROOT / n).is_symlink()}
     expected = own | {f"trialfleet/{name}" for name in tracked_files(*FOLDERS)}
     found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -242,7 +242,7 @@ def try_demo(python: Path, folder: str) -> None:
 def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
     """Run a program in `folder`, by default the clone, and return its output.
 
-    The program gets this process's environment without PYTHONPATH, and the variables `more`.
+    The program gets the variables `more`, and this process's environment without PYTHONPATH.
     """
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {**more}
     try:

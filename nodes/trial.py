@@ -1,6 +1,6 @@
-"""The helper for trainers in Python, a single file, for reports, checkpoints and results.
+"""The helper with which trainers in Python write reports, checkpoints and results.
 
-It only needs the standard library. The shortest trainer::
+This single file only needs the standard library. The shortest trainer::
 
     import trial
 
@@ -258,8 +258,8 @@ class Trial:
         the study, 300 by default.
 
         Outside of a gang, call `yield_node` after each checkpoint, because nothing else sends the
-        checkpoint to the access point. Then a sudden death of the machine loses at most about
-        `checkpoint_seconds` of work.
+        checkpoint to the access point. If the machine is lost without warning, the trial then
+        loses at most about `checkpoint_seconds` of work.
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
         return self.interrupted or time.monotonic() - self._saved_at >= every
@@ -360,12 +360,12 @@ class Trial:
         If the objective is NaN or infinite, the trial is rejected instead.
 
         Args:
-            metrics: the trial's metrics with the objective. NaN and infinite values are left out.
-                In mode "evaluate" the metrics are ignored.
+            metrics: the trial's metrics, including the objective. NaN and infinite values are left
+                out. In mode "evaluate" the metrics are ignored.
 
         Raises:
-            ValueError: the objective is not among the metrics or, in mode "evaluate", a model was
-                not evaluated.
+            ValueError: the objective is not among the metrics. In mode "evaluate": `evaluated` was
+                not called for a model.
         """
         if self.mode == "evaluate":
             if missing := [name for name in self.models if name not in self._evaluated]:

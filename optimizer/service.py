@@ -74,7 +74,10 @@ class Handler(Protocol):
 
     @property
     def descriptor(self) -> int | None:
-        """A file descriptor that is readable when jobs have sent messages. None if they send none."""
+        """A file descriptor that is readable when jobs have sent messages.
+
+        None if jobs send no messages.
+        """
 
     def handle_events(self) -> None:
         """Handle the messages of jobs. A repeated message must have no further effect."""

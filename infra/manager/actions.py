@@ -29,7 +29,7 @@ class Action:
     perform: Callable[[], object]
 
 
-def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) -> None:
+def perform_all(actions: Iterable[Action], progress: Progress, *, dry_run: bool) -> None:
     """Perform the actions that are not done yet, in order. With `dry_run` only report them.
 
     PoolError if an action fails. The next call then skips the actions that are done.
@@ -50,7 +50,7 @@ def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) 
 def file(path: Path, content: str) -> Action:
     """Return the action to write a file that everybody may read.
 
-    The action is done if the file has this content and mode.
+    The action is done if the file has this content and the mode `FILE_MODE`.
     """
 
     def is_done() -> bool:

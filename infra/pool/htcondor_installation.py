@@ -55,7 +55,7 @@ def say_nothing(_line: str) -> None:
 class Installation:
     """An HTCondor on this machine.
 
-    `release` is the folder with HTCondor's programs, its RELEASE_DIR. `unpacked` is True for a copy
+    `release` is the folder with HTCondor's programs (RELEASE_DIR). `unpacked` is True for a copy
     in the user's cache, and False for the machine's own HTCondor.
     """
 

@@ -79,8 +79,8 @@ class RunningTrial:
 class Slot:
     """A slot of a machine.
 
-    Out of a partitionable slot, HTCondor cuts a dynamic slot for each job. The `room` of the
-    partitionable slot is what is left.
+    HTCondor divides a partitionable slot: each job gets a dynamic slot, a part of it. The `room` of
+    the partitionable slot is what is left.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Machine:
 
     Attributes:
         slot: the name of the machine's partitionable slot. If there is none, the name of the slot
-            from which HTCondor's collector has heard last.
+            with the newest ad.
         free: resources that no job has.
         note: why the node's agent drains the machine or refuses jobs. It may be empty.
         trials: the trials and full trainings among the running jobs.
@@ -159,9 +159,9 @@ class Machine:
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
         """Return whether jobs need GPUs, but the GPU probe found no healthy GPU here.
 
-        `wants_gpus` says whether jobs need GPUs. If it is None, they do if the machine has GPUs.
-        Before the first probe, a machine of a fleet counts as sick. Other machines don't count as
-        sick then, because they may have no probe.
+        `wants_gpus` says whether jobs need GPUs. If it is None, the machine's jobs count as needing
+        GPUs if the machine has any. Before the first probe, a machine of a fleet counts as sick.
+        Other machines don't count as sick then, because they may have no probe.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
@@ -169,14 +169,18 @@ class Machine:
     def state(self, wants_gpus: bool | None = None) -> State:
         """Return the machine's state.
 
-        `wants_gpus` says whether jobs need GPUs. If it is None, they do if the machine has GPUs.
+        `wants_gpus` says whether jobs need GPUs. If it is None, the machine's jobs count as needing
+        GPUs if the machine has any.
         """
         if self.draining:
             return "draining"
         return "sick" if self.is_sick(wants_gpus) else "well"
 
     def explanation(self, wants_gpus: bool | None = None) -> str:
-        """Return the reason for `state`, or why some GPUs get no trials, or ""."""
+        """Return why the machine is in its state, or why some of its GPUs get no trials.
+
+        Return "" if neither needs an explanation.
+        """
         state = self.state(wants_gpus)
         if state == "draining":
             return self.drain_explanation
@@ -186,7 +190,7 @@ class Machine:
 
     @property
     def drain_explanation(self) -> str:
-        """Why the machine is drained: HTCondor's reason, or else the agent's note."""
+        """Why the machine is drained: HTCondor's reason, or the agent's note if there is none."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
@@ -223,8 +227,8 @@ def machine_name(ad: Ad) -> str:
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
     """Return the machine that has these slots, or None if all of them are dynamic.
 
-    The machine's own attributes come from the ad of its partitionable slot, or else from the latest
-    ad of a static slot.
+    The machine's own attributes come from the ad of its partitionable slot. If it has no such slot,
+    they come from the newest ad of a static slot.
     """
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
     uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_last_heard)

@@ -121,7 +121,7 @@ def daemons_and_machines(
 def silent_daemons(
     daemons: Sequence[str], machines: Sequence[Machine], queue: Queue | None
 ) -> list[str]:
-    """Return the daemons that don't answer. If the collector doesn't, return only the collector.
+    """Return the daemons that don't answer. If the collector is silent, return only the collector.
 
     The schedd counts as silent if `queue` is None. The startd counts as silent if there are no
     `machines`, even if it runs without a slot.

@@ -32,7 +32,7 @@ NUMBERS = {FILES: FIRST_ID} | {name(slot): FIRST_ID + slot for slot in range(1, 
 def make(host: Host) -> None:
     """Make all accounts and their home folders.
 
-    Raise StepError if an account can't get its user id.
+    Each account has a fixed user id. Raise StepError if an account can't get this id.
     """
     lines = (f"u {name} {uid}:{NOBODY_ID} - {_home(name)}\n" for name, uid in NUMBERS.items())
     host.write(LIST, "".join(lines))
@@ -50,8 +50,8 @@ def make(host: Host) -> None:
 def settings() -> str:
     """Return the lines of HTCondor's configuration that give each slot its account.
 
-    HTCondor uses the setting `SLOT1_USER` for slots that only hold common files. Its account runs
-    no jobs.
+    HTCondor uses the setting `SLOT1_USER` for slots that only hold common files. The account in
+    this setting runs no jobs.
     """
     slots = (f"SLOT1_{slot}_USER = {name(slot)}\n" for slot in range(1, SLOTS + 1))
     return f"SLOT1_USER = {FILES}\n" + "".join(slots)

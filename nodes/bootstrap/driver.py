@@ -137,7 +137,10 @@ def set_option(host: Host, module: str) -> str:
 
 
 def value(host: Host) -> int | None:
-    """Return the option's value in the loaded driver, or None if no loaded driver has it."""
+    """Return the option's value in the loaded driver.
+
+    Return None if no driver is loaded, or if the loaded driver lacks the option.
+    """
     name = OPTION.partition("_")[2]
     found = re.search(rf"^{name}: *(\d+)", host.read(PARAMS), re.M)
     return int(found[1]) if found else None

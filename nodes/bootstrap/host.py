@@ -33,7 +33,10 @@ class Host:
     say: Callable[[str], None] = lambda _line: None  # writes a line to the node's log
 
     def place(self, path: str) -> Path:
-        """Return the absolute `path` as a path below `root`, which is `/` except in tests."""
+        """Return where the absolute `path` is on this machine.
+
+        The result is below `root`, which is `/` except in tests.
+        """
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:

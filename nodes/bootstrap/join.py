@@ -70,9 +70,9 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Return the name of the instance's slot in the pool, and the error of the request for it.
+    """Ask the pool's manager for the name of the instance's slot. Return the name and an error.
 
-    The name is "" if the pool's manager doesn't list the instance. The error is "" if the manager
+    The name is "" if the manager doesn't list the instance. The error is "" if the manager
     answers.
     """
     condition = f'TrialfleetInstance == "{instance}"'

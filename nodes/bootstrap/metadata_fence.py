@@ -3,7 +3,7 @@
 The metadata contain the keys of the node's AWS role. With these keys, a job could read the pool's
 token. EC2's hop limit for metadata does not suffice, because it only stops containers. The rule
 applies to the jobs' Unix accounts. A rule for the cgroup of HTCondor's systemd unit would miss jobs
-that run outside of it. HTCondor only starts if this module's `main` succeeds.
+that run outside of this cgroup. HTCondor only starts if this module's `main` succeeds.
 """
 
 from __future__ import annotations

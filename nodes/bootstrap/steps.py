@@ -125,8 +125,8 @@ def probe(node: Node) -> str:
 def tell_probe(node: Node) -> None:
     """Write a file for the GPU probe, with the readings that only root can take.
 
-    Without an NVIDIA driver, nothing is written. If the manager is unreachable, the file has no
-    measurements of other nodes.
+    The readings include other nodes' memory bandwidths, unless the pool's manager is unreachable.
+    Without an NVIDIA driver, nothing is written.
     """
     if node.driver == driver.NONE:
         return
@@ -161,7 +161,7 @@ def start(node: Node) -> str:
 def build_kernels(node: Node) -> str:
     """Compile the CUDA kernels in the background.
 
-    If an image is being prepared, wait until they are compiled.
+    If an AMI will be made from this machine, wait until the kernels are compiled.
     """
     python = None if node.driver == driver.NONE else cuda_kernels.python(node.host)
     if python is None:
@@ -181,7 +181,7 @@ def join_pool(node: Node) -> str:
 
 
 def clean_image(node: Node) -> str:
-    """Remove this machine's own settings and logs, because an AMI will be made of it."""
+    """Remove this machine's own settings and logs, because an AMI will be made from the machine."""
     host = node.host
     host.try_run("systemctl", "disable", "--now", services.CONDOR)
     host.try_run("shutdown", "-c")
@@ -194,7 +194,7 @@ def clean_image(node: Node) -> str:
 
 
 def forget_machine_id(host: Host) -> None:
-    """Empty the file with the machine's id, so that each machine with the image gets its own id.
+    """Empty the file with the machine's id, so that each machine from the AMI gets its own id.
 
     The empty file must remain. If it were missing, as after `cloud-init clean --machine-id`,
     systemd would enable preset units. HTCondor would then start before its configuration is

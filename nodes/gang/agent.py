@@ -10,7 +10,7 @@ code is one of these:
 
     0, 1, …    nothing is left to train; the keeper has written this code to the roster
     85         its machine is being vacated: HTCondor starts the job again elsewhere
-    86         too few of the gang's jobs have a slot, so another gang may have this one; or this
+    86         too few of the gang's jobs have a slot, so another gang may have this slot; or this
                machine is at fault, for example by a full disk. The job waits in the queue
 """
 
@@ -60,7 +60,7 @@ AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.p
 
 
 class Agent:
-    """The agent of one job of a gang, which starts `per_job` workers with the trainer's command."""
+    """The agent of one job of a gang. It starts `per_job` workers with the trainer's command."""
 
     def __init__(
         self, command: list[str], cluster: int, proc: int, per_job: int, channel: Channel
@@ -205,8 +205,9 @@ class Agent:
     def _vacate(self, roster: Roster | None) -> int | None:
         """End this job's part in the gang, because its machine is being vacated.
 
-        Each turn calls this method. It returns None while the gang still needs this job's workers
-        or files, but for at most LEAVE_SECONDS. After that, it returns the exit code.
+        The agent's loop calls this method in each turn. The result is None while the gang still
+        needs this job's workers or files, but for at most LEAVE_SECONDS. After that, the result is
+        the exit code.
         """
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:

@@ -47,7 +47,7 @@ class Carrier:
             local.unlink(missing_ok=True)
 
     def bring(self, package: Package, names: Iterable[str], folder: Path) -> bool:
-        """Send the files `names` of `folder` as one package, and return whether it has arrived.
+        """Send the files `names` of `folder` as `package`, and return whether it has arrived.
 
         Raise TooLargeError if the files are too large for a package.
         """

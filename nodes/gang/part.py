@@ -95,8 +95,8 @@ class Part:
     def has_ended(self) -> bool:
         """Return whether the workers have ended since the last call.
 
-        All workers are killed if one fails or stays suspended. They are also killed if the trial
-        exceeds a limit.
+        This method kills all workers if one fails or stays suspended, or if the trial exceeds a
+        limit.
         """
         statuses = [self._processes.wait_status(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]

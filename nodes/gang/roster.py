@@ -31,7 +31,8 @@ class Roster:
     def from_json(text: bytes | None, cluster: int) -> Roster | None:
         """Return the roster in `text`, or None if it is missing or invalid.
 
-        Return None, too, if the ids of the roster's jobs begin with another number than `cluster`.
+        `cluster` is the first number of the ids of the gang's jobs, such as 12 of job 12.3. Return
+        None, too, if the roster is for jobs with another first number.
         """
         try:
             plain = json.loads(text or b"null")

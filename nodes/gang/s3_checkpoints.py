@@ -76,9 +76,9 @@ def parse_pointer(text: bytes) -> Pointer | None:
 
 
 def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
-    """Upload a file to the presigned URL `address`, and return its size and hash.
+    """Upload a file to the presigned URL `address`, and return the file's size and hash.
 
-    Raise StoreError if S3 fails.
+    `meanwhile` is called after each block. Raise StoreError if S3 fails.
     """
     size, digest = local.stat().st_size, hashlib.sha256()
 
@@ -135,4 +135,6 @@ def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Mean
     except (URLError, HTTPException) as error:
         raise _store_error(error) from error
     if Pointer(size, digest.hexdigest()) != pointer:
-        raise StoreError(f"S3: got {size} of {pointer.size} bytes, or bytes with another checksum")
+        raise StoreError(
+            f"S3: got {size} bytes, which differ from the {pointer.size} bytes that were uploaded"
+        )

@@ -16,7 +16,7 @@ class SlotRelease:
     """Decides when a job leaves its slot.
 
     `starts` says how often HTCondor has started the job. After many starts, a job keeps its slot
-    for a longer time.
+    longer, so that it is not started so often.
     """
 
     def __init__(self, starts: int) -> None:

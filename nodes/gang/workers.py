@@ -3,14 +3,14 @@
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
 The job's agent (its first process) starts the server. The server starts the workers in such a way
-that the agent becomes their parent process. The server and the workers can't access the job's files
-on the access point; only the agent can.
+that the agent becomes their parent process and gets their exit codes. The server and the workers
+can't access the job's files on the access point; only the agent can.
 
 The server forks a process for each worker. If COMMAND runs a Python script, the forked process runs
-the script itself. If the trainer imports torch, the server imports torch before it forks, so that
-this import, which takes seconds, happens only once. The server itself never uses CUDA, because the
-forked workers then could not use it. If COMMAND runs another program, each worker executes that
-program.
+the script without starting another Python. If the trainer imports torch, the server imports torch
+before it forks, so that this import, which takes seconds, happens only once. The server itself
+never uses CUDA, because the forked workers then could not use it. If COMMAND runs another program,
+each worker executes that program.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 class Server:
     """The agent's connection to the server, whose process id is `pid`.
 
-    The constructor starts the server and waits until it is ready. The server keeps the file
-    descriptor `folder` open for its workers. The constructor and the methods raise OSError if the
-    server has ended or does not answer.
+    The constructor starts the server and waits until it is ready. `folder` is a file descriptor of
+    the folder with the agent's socket (`SaveSocket`). The server keeps the descriptor open, so that
+    workers can reach the socket. The constructor and the methods raise OSError if the server has
+    ended or does not answer.
     """
 
     def __init__(self, command: Sequence[str], folder: int) -> None:

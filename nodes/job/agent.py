@@ -1,6 +1,6 @@
 """The agent, a job's first process, which asks for trials until the job's time is up.
 
-The study's budget sets this time as `job_minutes`. training.py trains a trial.
+The study's budget sets this time as `job_minutes`. `training.py` has the code that trains a trial.
 """
 
 from __future__ import annotations

@@ -153,7 +153,10 @@ class Chirp:
             block = block[written:]
 
     def _send(self, request: str, opened: int, content: bytes, where: str = "") -> int:
-        """Write to the open remote file number `opened`, and return the number of bytes written."""
+        """Write `content` to the open remote file `opened`, and return the number of bytes written.
+
+        `request` is chirp's command: "write", or "pwrite" with the offset in `where`.
+        """
         # A write of 0 bytes would kill HTCondor's starter (the process that runs the job). If the
         # access point refuses `putfile`, the starter loses its connection, so `putfile` isn't used
         # (docs/htcondor-findings.md).

@@ -88,7 +88,8 @@ class Events:
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
     """Call `action` until it raises no OSError, and return its result.
 
-    If `may_retry` returns False after an OSError, raise WantedBackError.
+    If `may_retry` returns False after an OSError, raise WantedBackError. `events` passes
+    signals on while this function waits between two calls.
     """
     pause, is_printed = AGAIN, False
     while True:

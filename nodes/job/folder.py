@@ -98,7 +98,7 @@ def _state(file: str) -> tuple[int, int] | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder. If files in it can't be removed, rename the folder."""
+    """Remove a folder. If this fails, rename the folder, so that its name can be used again."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(FileNotFoundError):
         path.rename(path.with_name(f".left.{os.urandom(4).hex()}"))

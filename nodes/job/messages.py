@@ -83,7 +83,7 @@ class Order:
 
 
 def build_message(**words: object) -> bytes:
-    """Return a message of the agent as JSON text, with `words` and the present time."""
+    """Return a message of the agent as JSON text, with the fields `words` and the present time."""
     return json.dumps({"schema": SCHEMA, **words, "time": time.time()}).encode()
 
 
@@ -111,7 +111,7 @@ class Words:
     def first_order(self) -> Order | None:
         """Return the order that came with the job.
 
-        Return None if there was none, or if a later order has replaced it.
+        Return None if the job came without an order, or if a later order has replaced that order.
         """
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
@@ -139,9 +139,10 @@ class Words:
             raise
 
     def send(self, say: str, **more: object) -> bytes:
-        """Write the message `say`, such as "saved", and return its text.
+        """Write the message `say`, such as "saved", and return the message's JSON text.
 
-        If the access point can't be reached, the message is kept for `say_again`.
+        The message has the further fields `more`. If the access point can't be reached, the message
+        is kept for `say_again`.
         """
         self._unsaid = words = build_message(**self._who, turn=self._turn, say=say, **more)
         self.say_again()
@@ -159,7 +160,7 @@ class Words:
             self._unsaid = None
 
     def say_last(self, **more: object) -> None:
-        """Report the end of the job's last trial. If that fails, `deliver` can send it later."""
+        """Report the end of the job's last trial. `deliver` can retry a failed report."""
         self._turn += 1
         self.send("ended", **more)
 

@@ -77,9 +77,9 @@ def pack(
 def find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file and folder that `pack` would pack, as its path and its name in the package.
 
-    Other entries, such as a link to a missing file or an unreadable folder, are left out. In the
-    folder `model`, they are yielded, too, and `pack` writes them as device files. Unpacking refuses
-    device files, and so refuses a package with an incomplete model.
+    Other entries, such as an unreadable folder or a link to a missing file, are left out, except in
+    the folder `model`. There `pack` writes such an entry as a device file. Unpacking refuses device
+    files, and so refuses a package with an incomplete model.
     """
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]

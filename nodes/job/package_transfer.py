@@ -77,9 +77,9 @@ class PackageTransfer:
     ) -> None:
         """Send the files `names` of `folder` as `package`, and retry until it has arrived.
 
-        The package begins with the files in `first`. The trainer can't forge them, because its own
-        files come later. Raise TooLargeError if the files are too large. Raise WantedBackError if
-        the job must end first.
+        The package begins with the files in `first`. The trainer can't forge these, because the
+        trainer's files come after them. Raise TooLargeError if the files are too large. Raise
+        WantedBackError if the job must end before the package has arrived.
         """
         put = partial(self._put, package, names, folder, first)
         until_done(put, self._events, self._events.has_time)
@@ -107,10 +107,10 @@ class PackageTransfer:
             raise
 
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
-        """Return whether HTCondor is removing this job's files, as it does after its own restart.
+        """Return whether HTCondor is removing this job's files.
 
-        `before` has the names of the files that were to be packed. A missing file
-        is a first sign of the removal.
+        HTCondor does so after its own restart. `before` has the names of the files that were to be
+        packed. A missing file is a first sign of the removal.
         """
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):

@@ -121,7 +121,8 @@ class _Printed:
 class Exchange:
     """Transfers reports and orders while a trial trains, at each call of `turn`.
 
-    The first call also calls `at_first`.
+    The first call also calls `at_first`, for work that can wait until the trial trains. Orders are
+    only fetched if `is_stoppable` is True.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Exchange:
         self._is_to_stop = False
 
     def turn(self) -> tuple[bool, float]:
-        """Transfer what is new. Return whether the trial must stop, and when to call `turn` again.
+        """Transfer what is new. Return whether the trial must stop, and the time of the next call.
 
         The time is by `time.monotonic`.
         """

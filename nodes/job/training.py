@@ -165,9 +165,9 @@ class Trials:
 class _Execution:
     """One execution of the trainer for a trial, which the process `trainer` has already begun.
 
-    After an order to stop, the trial has `grace_seconds` to end by itself. Then its process is
-    ended, unless `grace_seconds` is None. `carry` is `Exchange.turn`, which transfers reports and
-    orders.
+    After an order to stop, the trial has `grace_seconds` to end by itself before its process is
+    ended. If `grace_seconds` is None, orders to stop are ignored. `carry` is
+    `Exchange.turn`, which transfers reports and orders.
     """
 
     trainer: Trainer

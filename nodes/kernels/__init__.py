@@ -1,4 +1,4 @@
-"""Compiled operators of torch (kernels) for `trainer: tabular`, for GPUs and CPUs.
+"""Kernels for `trainer: tabular`: compiled operators that extend torch, for GPUs and CPUs.
 
 Importing `ops` loads the kernels. If they are not compiled yet, it compiles them first. If this
 fails, `ops` uses `plain`, which has the same operators in plain torch. A trial gets a copy of this

@@ -44,7 +44,7 @@ REMEMBERED = 6 * 3600  # seconds for which a failure is recorded; the compiler m
 
 
 def print_progress(words: str) -> None:
-    """Print `words` to stderr, because standard output belongs to the trial."""
+    """Print `words` to stderr, because stdout has the output of the program that uses kernels."""
     print(f"trialfleet kernels: {words}", file=sys.stderr, flush=True)
 
 
@@ -173,7 +173,7 @@ def best() -> tuple[Literal["cuda", "cpu"], str]:
 
 
 def find_or_build() -> Path:
-    """Return the library for this machine, and build it first if there is none.
+    """Return the library for this machine. If there is none, build it.
 
     If another process builds it, wait for that process. Raise BuildError or OSError on failure.
     """
@@ -185,9 +185,9 @@ def find_or_build() -> Path:
 
 
 def wait_for_builder(lock: Path) -> bool:
-    """Wait while another process holds a lock on the file `lock`, because it builds a library.
+    """Wait until no process that builds a library holds a lock on the file `lock`.
 
-    Return False if no process holds the lock, so that there is nothing to wait for.
+    Return True after such a wait. Return False at once if no process holds the lock.
     """
     try:
         file = lock.open("rb")

@@ -33,8 +33,8 @@ def bias_relu_dropout(
 ) -> Tensor:
     """Return max(x + bias, 0) with dropout, a tensor [b, h].
 
-    Dropout sets a random share p of the elements to 0, and divides the others by 1 - p. Whether an
-    element becomes 0 depends only on p, rng, layer and the element's index, not on the device.
+    Dropout sets a random share p of the elements to 0, and divides the others by 1 - p. Which
+    elements it sets to 0 depends only on p, rng, layer and the elements' indexes, not the device.
 
     Args:
         x: [b, h] float.
@@ -185,8 +185,8 @@ def gather_embed_backward(
 ) -> Tensor:
     """Return the gradient of `gather_embed` for weight, [vocabulary, embedding] float32.
 
-    grad is the gradient of the inputs, and codes are the codes, that `gather_embed` returned. The
-    first `numeric` columns of the inputs are not embeddings.
+    `gather_embed` has returned inputs and `codes`. grad is the gradient of these inputs. The first
+    `numeric` columns of the inputs are not embeddings.
     """
     of_rows = grad[:, numeric:].float().reshape(codes.numel(), embedding)
     # index_add_ is not used, because it is not deterministic on both devices.

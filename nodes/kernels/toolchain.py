@@ -108,7 +108,7 @@ def parallel_compilers() -> int:
 def compile_commands(
     architectures: Sequence[str], chosen: Compilers, objects: Path
 ) -> dict[str, list[str]]:
-    """Return for each file of csrc/, by its name, the command that compiles it.
+    """Return the commands that compile the source files of csrc/, by file name.
 
     The commands write to the folder `objects`. They compile GPU code for `architectures`.
     """
@@ -137,9 +137,9 @@ def supported_architectures(nvcc: str) -> list[int]:
 def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
     """Return the options with which nvcc generates code for the GPU architectures.
 
-    Those in `known`, the architectures that this nvcc knows, get machine code. For each of the
-    others there is portable code (PTX) for the closest earlier architecture in `known`. There is
-    also PTX for later GPUs.
+    `known` has the architectures that this nvcc knows. There is machine code for the architectures
+    in `known`. For each of the others there is portable code (PTX) for the closest earlier
+    architecture in `known`. There is also PTX for later GPUs.
     """
     codes = []
     for number in sorted(int(name.removeprefix("sm_")) for name in architectures):

@@ -151,11 +151,11 @@ def update_memory(memory: Memory, seen: Seen) -> Memory:
 
 
 def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
-    """If the machine may stay after all, return `memory` without its cause to leave.
+    """Return `memory`, without the cause to leave if the machine may stay after all.
 
-    Otherwise the cause remains. A machine that was to leave because it was idle may stay if a job
-    has started and no drain has begun. After a person has cancelled the drain with
-    `condor_drain -cancel`, the machine may stay unless its cause is in LASTING.
+    A machine that was to leave because it was idle may stay if a job has started and no drain has
+    begun. If a person has cancelled the drain with `condor_drain -cancel`, the machine may stay
+    unless the cause to leave is in LASTING.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:

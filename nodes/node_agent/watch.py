@@ -74,7 +74,9 @@ class Agent:
     ) -> None:
         """Load the agent's memory from the file `state`.
 
-        `uptime` returns the seconds since boot. Unlike `clock`, it never jumps.
+        If no job has had a slot for `idle_minutes`, the node leaves the pool. With 0 it does not.
+        `uptime` returns the seconds since boot. Unlike `clock`, it never jumps. Only tests replace
+        the functions.
         """
         self._metadata, self._condor, self._state = metadata, condor, state
         self._idle_minutes = idle_minutes

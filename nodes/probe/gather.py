@@ -87,7 +87,7 @@ def has_device(root: Path = Path("/")) -> bool:
 
 
 def add_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
-    """Return the readings with the driver's errors (Xid), assigned to the GPUs that had them.
+    """Assign the driver's errors (Xid) in `found` to their GPUs, and return the new readings.
 
     Errors of GPUs that `readings.gpus` lacks go into the machine's `xids`. If `found` is None,
     return the readings unchanged.

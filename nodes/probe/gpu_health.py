@@ -79,8 +79,8 @@ class Verdict:
 def verdict(readings: Readings, thresholds: Thresholds | None = None) -> Verdict:
     """Return the verdict on a machine with these readings.
 
-    The machine is healthy if it has no problem as a whole, and at least one of its GPUs is healthy.
-    Each sick GPU must also have a name by which HTCondor can exclude it.
+    The machine is healthy if it has no problem as a whole, at least one of its GPUs is healthy, and
+    each sick GPU has a name by which HTCondor can exclude it.
     """
     bounds = thresholds or Thresholds()
     common = list(machine_complaints(readings))
@@ -104,7 +104,10 @@ def machine_complaints(readings: Readings) -> Iterator[str]:
 
 
 def each_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
-    """Yield each problem once, with the numbers of the GPUs that have it."""
+    """Yield each problem once, with the numbers of the GPUs that have it.
+
+    `of_gpus` has the list of the problems of each GPU in `readings`.
+    """
     for text in dict.fromkeys(text for problems in of_gpus for text in problems):
         numbers = (
             str(gpu.index)

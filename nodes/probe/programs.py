@@ -42,7 +42,8 @@ class Program:
     def exit_code(self) -> int | None:
         """Return the program's exit code, or None while it runs.
 
-        Also return None if `finish` has killed the program because it printed nothing for too long.
+        If `finish` has killed the program because it printed nothing for too long, return None, not
+        the number of the signal.
         """
         return None if self.is_silent else self.process.poll()
 

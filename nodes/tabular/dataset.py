@@ -48,7 +48,7 @@ class Rows:
     def empty(self, count: int, device: torch.device, *, pinned: bool = False) -> Rows:
         """Return `count` rows of zeros on `device`, with the same columns and types.
 
-        `pinned` puts them in page-locked memory, which a GPU copies faster.
+        `pinned` puts them in page-locked memory, from which copies to a GPU are faster.
         """
         room = (
             torch.zeros(
@@ -101,7 +101,7 @@ class Scale:
 
     @staticmethod
     def read(description: dict[str, list[float]]) -> Scale:
-        """Return the scale that `describe` has described."""
+        """Return the scale from `description`, which `describe` has returned."""
         return Scale(
             **{
                 name: torch.tensor(values, dtype=torch.float64)

@@ -17,9 +17,10 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the network's loss and other metrics on `rows`, by names that begin with `prefix`.
 
-    The rmse and mae of a regression are in the target's own unit, but its loss is computed from the
-    standardised target. Outputs are computed in float32, so that the results of GPUs and CPUs are
-    comparable. Only with the precision "tf32" does a GPU use TF32.
+    `data` has the kind of task and the scale of the target. The rmse and mae of a regression are in
+    the target's own unit, but its loss is computed from the standardised target. Outputs are
+    computed in float32, so that the results of GPUs and CPUs are comparable. If the setting
+    `precision` is "tf32", a GPU uses TF32 instead.
     """
     outputs = compute_outputs(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)

@@ -76,11 +76,17 @@ class LocalSteps(Steps):
         self._inner.weights_moved()
 
     def loss_sum(self) -> float:
-        """Return the sum of the epoch's losses so far, each over this rank's part of a batch."""
+        """Return the sum of the losses of the epoch's steps so far.
+
+        A step's loss is that of this rank's part of the batch.
+        """
         return self._inner.loss_sum()
 
     def state(self) -> dict[str, Any]:
-        """Return the optimisers' state, which is only valid while `in_step` is True."""
+        """Return the optimisers' state.
+
+        It is only valid while all ranks have the same weights (`in_step` is True).
+        """
         return {**self._inner.state(), "velocity": self._velocity}
 
     @torch.no_grad()

@@ -77,7 +77,7 @@ def measure(
     """Report a model's metrics, and its loss for each test row.
 
     The model has the outputs [n, o] for the n rows of `source`, whose target [n] is `target`. In a
-    regression, both are standardised by `scale`. `note` is a remark for people.
+    regression, outputs and target are standardised by `scale`. `note` is a remark for people.
     """
     kind, deviation = source.columns.kind, scale.deviation.item()
     metrics: dict[str, float] = {}
@@ -118,8 +118,9 @@ def answers(
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
     """Return the same prediction [n, o] for each row of `held`, and the target [n] of these rows.
 
-    In a regression, it is the mean target of the training rows of `source`. In a classification, it
-    gives each class its share of the training rows. `scale` standardises a regression's values.
+    In a regression, it is the mean target of the training rows of `source`. In a classification, a
+    class's probability is its share of the training rows, after 1 is added to each class's count.
+    `scale` standardises a regression's values.
     """
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)

@@ -1,6 +1,6 @@
 """Decides how many training steps to take between two checks.
 
-A check is a vote of the ranks, or a wait for the GPU. It takes too long to make in each step.
+A check is a vote of the ranks, or a wait for the GPU. In each step it would take too long.
 """
 
 from __future__ import annotations

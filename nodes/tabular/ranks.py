@@ -220,8 +220,8 @@ def launch(count: int) -> NoReturn:
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
     """Return an error text that names the rank that failed first, and its exit code.
 
-    `codes` has the exit code of each rank that failed or that the launcher ended. In `folder` the
-    ranks have recorded which one failed first.
+    `codes` has the exit code of each rank that failed or that the launcher ended. `count` is the
+    number of all ranks. In `folder` the ranks have recorded which one failed first.
     """
     first_failure = folder / FIRST
     # A rank that was killed from outside, for example for lack of memory, could not record this.

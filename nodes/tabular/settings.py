@@ -122,8 +122,8 @@ class Settings:
         """Return whether the network is divided among ranks, or is partly in main memory.
 
         If the settings don't decide this, the network's size does. `weights` is the number of its
-        parameters, and `memory` is the smallest memory of a rank in bytes. Raise SettingError if
-        the network must be sharded, but `precision` doesn't allow it.
+        parameters. `memory` is the memory, in bytes, of the rank that has the least. Raise
+        SettingError if the network must be sharded, but `precision` doesn't allow it.
         """
         if self._sharding_settings():
             return True
@@ -139,8 +139,8 @@ class Settings:
 
         With `offload: auto`, this is "none" if all weights fit into the ranks' memory, "embeddings"
         if all except the embeddings fit, else "all". `weights` is the number of parameters, of
-        which `embeddings` are embeddings. `memory` is the smallest memory of a rank in bytes, or
-        infinity if the ranks train on CPUs.
+        which `embeddings` are embeddings. `memory` is the memory, in bytes, of the rank that has
+        the least. It is infinity if the ranks train on CPUs.
         """
         if self.offload != "auto":
             return self.offload

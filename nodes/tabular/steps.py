@@ -53,14 +53,14 @@ class Steps(Protocol):
         """Continue from `state`, which `state()` has returned. Restore the weights first."""
 
     def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the whole network's state, made from the `weights` of all ranks.
+        """Return the whole network's weights, put together from the `weights` of each rank.
 
-        Only rank 0 gets the complete state.
+        Only rank 0 gets all weights.
         """
         return weights
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return this rank's part of `weights`, the whole network's state."""
+        """Return this rank's part of `weights`, the weights of the whole network."""
         return weights
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The names, vocabularies and kinds of a table's columns."""
+    """The names and vocabularies of a table's columns, the types of their values, and the task."""
 
     numeric: list[str]  # names of the numeric columns, in order
     # Name of each categorical column and its vocabulary, in order.

@@ -315,7 +315,7 @@ class Training:
         progress.loss_sum = self.steps.loss_sum()
 
     def save_if_due(self) -> None:
-        """Save a checkpoint if one is due, and exit so that the job's agent sends it.
+        """If a checkpoint is due, save it, and exit so that the job's agent sends it.
 
         In a gang the agent sends it without an exit. There the process only exits if the trial was
         interrupted.

@@ -159,7 +159,7 @@ def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun:
     """Return the next point of the Sobol sequence that is not in `taken`.
 
     `begun`, the number of trials so far, says where in the sequence the search starts. If
-    DESIGN_TRIES points of the sequence are all taken, a space of at most ENUMERABLE points is
+    DESIGN_TRIES points from there on are all taken, a space of at most ENUMERABLE points is
     searched completely. If no point is found, the result is the point at which the search started.
     """
     design = _design_points(space, seed, begun - 1)  # the first trial has the defaults

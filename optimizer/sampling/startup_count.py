@@ -32,7 +32,7 @@ def default_startup(trials: int, parameters: int) -> int:
 def halve_startup(startup: int) -> int:
     """Return the number of start-up trials if earlier runs have results.
 
-    It is half of `startup`, rounded up.
+    The result is half of `startup`, rounded up.
     """
     return math.ceil(startup / 2)
 

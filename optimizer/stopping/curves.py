@@ -123,10 +123,10 @@ class CurveModel:
     def _calibrate(self, found: Prediction, step: float) -> Prediction:
         """Convert `found` to the units of the reports, and widen it if it is too certain.
 
-        `found` was made from the reports up to `step`. If the calibration factor for `step`
-        is above 1, predictions of the complete curves' ends from reports up to `step` were too
-        certain. Then each component's variance is increased by the variance of all
-        components' means, and the resulting deviation is multiplied by the factor.
+        `found` was made from the reports up to `step`. If the calibration factor for `step` is
+        above 1, predictions of the complete curves' ends from reports up to `step` were too
+        certain. Then each component's variance is increased by the variance of all components'
+        means, and the resulting deviation is multiplied by the factor.
         """
         wider = self._misses.get(step)
         if wider is None:

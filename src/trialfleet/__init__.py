@@ -4,7 +4,7 @@
 
     run = trialfleet.plan("study.yaml")     # writes the run's folder
     run.submit()                            # hands it to HTCondor
-    status = run.wait()                     # until every region is published or abandoned
+    status = run.wait()                     # until every region has ended
     for settings in run.best():
         print(settings.region, settings.value, settings.params)
 

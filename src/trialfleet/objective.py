@@ -34,10 +34,11 @@ def loss(result: float | None, direction: Direction) -> float:
 
 
 def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
-    """Return the losses of results, with each infinite loss replaced by the nearest finite one.
+    """Return the losses of results, with +∞ replaced by the greatest finite loss, -∞ by the least.
 
-    If no loss is finite, all are 0. A failed trial's loss is infinite, so the trial gets the worst
-    loss, as in Optuna's GPSampler. Otherwise the sampler would propose the failed parameters again.
+    So a failed trial, whose loss is infinite, gets the worst finite loss, as in Optuna's GPSampler.
+    Otherwise the sampler would propose the failed parameters again. If no loss is finite, all are
+    0.
     """
     known = [loss(result, direction) for result in results]
     finite = [value for value in known if math.isfinite(value)] or [0.0]

@@ -2,9 +2,9 @@
 
     python -I -m trialfleet.programs NAME [ARGUMENT...]
 
-Folders of runs, systemd units and pools keep such command lines, while an update of trialfleet may
-move modules. So a program's name never changes, and only this file knows the program's module. The
-first argument of most programs is a run's folder.
+Such command lines are stored in runs' folders, in systemd units and in pools. An update of
+trialfleet may move modules meanwhile. So a program's name never changes, and only this file knows
+the program's module. The first argument of most programs is a run's folder.
 
 DAGMan runs `ask-service` before and after each trial. That program needs only the standard library.
 So its command line is `python -I -S` with the path of this file. It then starts nearly as fast as

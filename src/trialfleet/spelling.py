@@ -13,7 +13,7 @@ def did_you_mean(
 ) -> str:
     """Return ` (did you mean …?)` with the choice that `word` may mean, or "" if there is none.
 
-    This choice is the value of `word` in `other_words`. If `other_words` lacks `word`, it is the
+    If `other_words` has `word` in lower case, this choice is its value there. Otherwise, it is the
     choice that is spelt most like `word`.
     """
     known = (other_words or {}).get(word.lower()) or nearest_choice(word, choices)

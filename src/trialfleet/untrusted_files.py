@@ -85,7 +85,10 @@ def _open_folder(path: Path, root: Path | None) -> Iterator[int]:
 
 
 def _file_error(path: Path, folder: int) -> JobFileError | None:
-    """Return an error if `path` is a link, pipe, socket or device, else None."""
+    """Return an error if `path` is a link, pipe, socket or device, else None.
+
+    `folder` is the descriptor of the folder that contains `path`.
+    """
     with suppress(OSError):
         kind = stat.S_IFMT(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)
         if kind in KINDS and kind != stat.S_IFDIR:

@@ -27,7 +27,7 @@ from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.nodes.bootstrap import configuration
 from trialfleet.nodes.bootstrap.instance import Instance
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
-from trialfleet.workflows.facts.jobs.unpacking import take_left
+from trialfleet.workflows.facts.jobs.unpacking import unpack_result
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 REPOSITORY = Path(__file__).parents[2]
@@ -169,7 +169,7 @@ def test_a_sick_gpu_among_three_gets_no_trial_and_the_others_do(
     wait_for(lambda: ads(manager, "three", "GPUs") == "0", 20)
     wait_for(lambda: logged(trials, "Job terminated") == 3, 60)
     for folder in trials:
-        take_left(TrialFolder(folder), TrialFolder(folder).left)
+        unpack_result(TrialFolder(folder), TrialFolder(folder).left)
     used = {(folder / "out").read_text()[: len(FIRST)] for folder in trials}
     assert used == {SECOND, THIRD}
 

@@ -123,7 +123,7 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
 )
 @json_option
 def status(study: Path, most: int, as_json: bool) -> None:
-    """Show the results of the days of STUDY, and of each region on the newest day."""
+    """Show the results of STUDY's days, then each region's result on the newest day."""
     from trialfleet.wall_clock import real_time
     from trialfleet.workflows.control.daily.late_data import waits_until_text
     from trialfleet.workflows.control.daily.missed_days import next_start_text

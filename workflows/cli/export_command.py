@@ -22,8 +22,8 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     """Copy published models to the destinations in a study's `export:`.
 
     The argument is a study's file, or a run (default: the newest). Existing copies are skipped, so
-    the command can be repeated. Runs export their models without this command, too. The exit code
-    is 1 if an export fails.
+    the command can be repeated. A run exports its models by itself, without this command. The exit
+    code is 1 if an export fails.
     """
     from trialfleet.workflows.control.export.export_pass import export_settled
     from trialfleet.workflows.control.promote_and_rollback import enter

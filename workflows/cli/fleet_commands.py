@@ -420,7 +420,8 @@ def _print_policies(wanted: str, file: Path | None, account: str | None) -> None
     """Print the IAM policy named `wanted` of the fleet in `file`.
 
     If `wanted` is "all", print all policies of that fleet. If `wanted` is itself a fleet's file,
-    print all policies of the fleet in it.
+    print all policies of the fleet in that file. The policies are for the AWS account `account`, by
+    default the account of the user's credentials.
     """
     from trialfleet.infra.fleet.commands.plan import POLICIES, policies
     from trialfleet.spelling import did_you_mean

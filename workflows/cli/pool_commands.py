@@ -127,6 +127,6 @@ def pool_shell(folder: Path | None) -> NoReturn:
 def pool_env(folder: Path | None) -> None:
     """Print commands that set the environment variables that HTCondor's tools need.
 
-    To run them in this shell: eval "$(trialfleet pool env)".
+    To set the variables in your shell, type: eval "$(trialfleet pool env)".
     """
     click.echo(_chosen_pool(folder).shell_exports(), nl=False)

@@ -191,7 +191,7 @@ def serve(
 ) -> None:
     """Serve a read-only page of runs, regions, trials and nodes until Ctrl-C.
 
-    Without RUN, the first page always shows the newest run, even one that starts later. With RUN,
+    Without RUN, the first page shows the newest run, and changes when a newer run starts. With RUN,
     all pages show only that run. /metrics is for Prometheus.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run

@@ -170,10 +170,10 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
 def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
     """Show the standard output and standard error of TRIAL.
 
-    TRIAL is a trial such as A.l1.t01, a lane such as A.l1 for its current trial, or A.best or
-    A.gate for the full training or the gate of region A. A running trial sends its output every 2
-    seconds. If the study has no early stopping, this becomes every 10 seconds after the first
-    minute. Output beyond 4 MB arrives with the result.
+    TRIAL is a trial such as A.l1.t01, or a lane such as A.l1, which means the lane's current trial.
+    A.best is the full training of region A, and A.gate is the gate. A running trial sends its
+    output every 2 seconds. If the study has no early stopping, the trial sends it only every 10
+    seconds after the first minute. Output beyond 4 MB arrives with the result.
     """
     from trialfleet.workflows.facts.jobs.ordered_trial import end_place, ordered_trial
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -313,7 +313,7 @@ def takeover(run: str) -> None:
 
     Use this command if the other manager is lost and the study's `storage` is a database. This
     machine needs the run's folder. Finished trials are kept. If the other manager comes back, the
-    run's regions stop on its machine.
+    run's regions stop on that manager's machine.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
     from trialfleet.workflows.facts.runs.run_storage import take_over

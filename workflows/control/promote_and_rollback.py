@@ -31,7 +31,7 @@ class Switch:
     """A person's choice of a region's current model.
 
     `folder` has the region's models. `run` is the run of the model that is now current. `previous`
-    is that of the model that was current before; None if there was none.
+    is the run of the model that was current before; None if there was none.
     """
 
     study: str
@@ -83,7 +83,7 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
     """Promote models without updating exports; return the switches, and a line for each failure.
 
     Raises:
-        InputError: a model doesn't exist; or there is only one model, and it can't be promoted.
+        InputError: a model doesn't exist; or only one model is named, and it can't be promoted.
     """
     from trialfleet.workflows.facts.runs.lookup import find_models
 

@@ -20,7 +20,7 @@ _SECONDS = 20.0
 
 
 def lines_on_needs(folder: Path) -> list[str]:
-    """Return a line for each kind of thing that an example needs and this machine lacks."""
+    """Return lines about what an example needs and this machine lacks: Python packages, or R."""
     lines = [_line(find_packages(lacking))] if (lacking := _modules(folder)) else []
     if any(folder.glob("*.R")) and not _has_r():
         lines.append(f"the example needs R with jsonlite, which is not installed here: {_R}")

@@ -86,7 +86,10 @@ def expected_costs(spendings: Iterable[Spending], before: Expected | None = None
 def usd_budget(
     name: str, usd: float, spendings: Sequence[Spending], expected: Expected
 ) -> UsdBudget:
-    """Return the budget `name` of `usd`, with the amounts that the regions spent and reserved."""
+    """Return a budget with the amounts that the regions spent and reserved.
+
+    `name` is the budget's name, and `usd` is its limit.
+    """
     return UsdBudget(
         name=name,
         usd=usd,

@@ -21,8 +21,8 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
     RUN,
-    Apart,
     Job,
+    LeftOutAgent,
     Roster,
     Seat,
     Size,
@@ -79,7 +79,7 @@ def unneeded_packages(roster: Roster, files: Collection[str]) -> frozenset[str]:
     """Return the names of packages that aren't needed any more.
 
     After the gang's end, no package is needed. While a generation forms, all are needed. While a
-    generation runs, it needs its own packages, without checkpoints before its newest complete one.
+    generation runs, it needs its own packages, except checkpoints before its newest complete one.
     It also needs the checkpoint from which it started.
     """
     found = {
@@ -236,13 +236,13 @@ def _check_running(
 
 def _kept_apart(
     roster: Roster, own: Collection[Member], heard: Collection[str], now: float
-) -> tuple[Apart, ...]:
+) -> tuple[LeftOutAgent, ...]:
     """Return the agents to leave out, so that all others are connected with each other.
 
     The agent with the most broken connections is left out first. Only agents in `heard` count,
     which have sent a message recently. Others are lost, or will soon send messages again. If no
-    connection is broken, the result is empty. Otherwise it includes the agents that were left out
-    before.
+    connection is broken, the result is empty. If one is broken, the result also includes the agents
+    that were left out before.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
@@ -262,7 +262,7 @@ def _kept_apart(
         seconds = APART_SECONDS
         if token in before:
             seconds = min(2 * before[token].seconds, LONGEST_APART_SECONDS)
-        found[token] = Apart(
+        found[token] = LeftOutAgent(
             token, seats[token][1].host, seats[min(other)][1].host, now + seconds, seconds
         )
         broken = {pair for pair in broken if token not in pair}

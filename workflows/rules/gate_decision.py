@@ -20,7 +20,8 @@ The rule that both conditions are needed has a disadvantage. If a model that is 
 passes each day, the models slowly become worse. This is known as the creep of non-inferiority
 trials (D'Agostino, Massaro and Sullivan, Statistics in Medicine 22, 2003).
 
-A difference that is due to chance could as well have been in the challenger's favour. So the
+The difference of the models' mean losses is positive if the challenger's loss is higher. A
+difference that is due to chance could as well have been in the challenger's favour. So the
 difference counts as chance only if its confidence interval reaches below zero by at least a quarter
 of the difference (`_AS_WELL`). An interval that begins just below zero is not enough. One row with
 a very large loss can cause such an interval, because a third of all bootstrap samples don't contain
@@ -33,7 +34,7 @@ If a day's labels are shuffled, both models look equally bad on the day's rows. 
 also measures a constant prediction, the challenger must be shown to be better than that prediction.
 
 A champion can't be good on values that it never saw, such as categories with a new spelling. So the
-challenger must also pass on the rows without such values. If fewer than half of all rows lack such
+challenger must also pass on the rows without such values. If more than half of all rows have such
 values, the comparison is not fair, and the champion stays.
 """
 
@@ -233,7 +234,7 @@ def _small_loss_text(rule: Rule, worse: float, champion: Measured) -> str:
 
 
 def _unpairable_text(measured: Mapping[str, Measured]) -> str:
-    """Return a note that the models' losses can't be paired, or "" if a model has no losses."""
+    """Return a note for models whose losses can't be paired, or "" if a model has no losses."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
         return ""

@@ -7,8 +7,8 @@ For each node with its price p and its life from launch to end:
     boot  = p · (joined - launched), at most total - jobs
     idle  = total - jobs - boot
 
-So a fleet's items add up to the cost in the fleet's record. By the logs, a node's jobs may cost
-more than the node's total. Then the jobs' costs are scaled down to the total. This happens if
+So a fleet's items add up to the cost in the fleet's record. If the costs of a node's jobs, as
+computed from the logs, exceed the node's total, they are scaled down to the total. This happens if
 trials with and without GPUs shared the node, because their shares may add up to more than 1. It
 also happens if the node ended earlier than the logs say.
 

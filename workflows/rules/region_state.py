@@ -89,9 +89,9 @@ def region_phase(
 ) -> str:
     """Return the phase of a region: waiting, trials, best (full training), gate, publish or done.
 
-    `finished` is the number of ended trials. `has_best` says whether any trial is complete. If none
-    is, no full training follows. `ends` reads the files of the full training and the gate, and is
-    called only after all trials have ended.
+    `finished` is the number of ended trials. `has_best` says whether any trial is complete. If no
+    trial is complete, no full training follows. `ends` reads the files of the full training and the
+    gate, and is called only after all trials have ended.
     """
     if records.is_done:
         return "done"

@@ -44,8 +44,9 @@ def over_by_agent(
     """Return the message about a trial that its agent ended because of an exceeded limit.
 
     `order` has the trial's limits, or is None if unknown. `has_result` says whether the trial's
-    result.json is complete. If so, a trial that exceeded its time only failed to exit. The message
-    names the study's key to raise, and the key's `FILE:LINE` if `places` has it.
+    result.json is complete. If so, a trial that exceeded its time had finished, but did not exit.
+    Unless the trial left too many files, the message names the study's key to raise, and the key's
+    `FILE:LINE` if `places` has it.
     """
     if ended.over == "disk":
         words = "over its disk: the files that it left exceed the limit"

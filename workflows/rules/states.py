@@ -94,7 +94,10 @@ def region_stage(
 
 
 class TrialState(StrEnum):
-    """The state of a trial, which is that of its job while Optuna's state is RUNNING."""
+    """The state of a trial.
+
+    While Optuna's state of the trial is RUNNING, this state depends on the trial's job and region.
+    """
 
     COMPLETE = "complete"
     FAILED = "failed"  # for good: it is not retried

@@ -32,9 +32,9 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 def seems_useless(final: str | None, cause: Cause | None, *, complete: int) -> bool:
     """Return whether a region would probably fail again after a resume.
 
-    `final` is the result of `final_reason`, and `cause` is a cause of failed attempts. The region
-    would fail if `final` is a reason. It also would if no trial is complete and all failed
-    attempts, at least `ENOUGH`, have this cause.
+    `final` is the result of `final_reason`, and `cause` is a cause of failed attempts. The result
+    is True if `final` is not None. It is also True if no trial is complete (`complete` is 0) and
+    at least `ENOUGH` attempts failed, all of them for this cause.
     """
     if final:
         return True

@@ -21,8 +21,8 @@ Span = tuple[float, float]  # from and to, in Unix seconds
 def read_dagmans(folder: RunFolder) -> tuple[list[tuple[float, float | None]], list[float]]:
     """Return begin and end of each execution of a run's DAGMans, and when the run was stopped.
 
-    The DAGMans are the one of the whole graph and those of the regions, because a person may also
-    submit a region's graph alone. All times are in Unix seconds.
+    Besides the whole graph's DAGMan, the regions' DAGMans are read, because a person may submit a
+    region's graph alone. All times are in Unix seconds.
     """
     active = [span for files in folder.all_dags() for span in read_executions(files.log)]
     return active, read_removals(folder.dag_files.log)

@@ -52,7 +52,7 @@ def outcomes_now(
 def left_out(run: Path, day: date) -> list[Outcome]:
     """Return the outcomes of regions that failed on a run's day before they had a run.
 
-    An attempt to run the day counts if it planned this run, or if it planned no run. For example,
+    Attempts to run the day are considered if they planned this run, or no run at all. For example,
     no run is planned if the data never arrives. The result is empty if the study has no journal.
     """
     folder = DailyFolder(run.parent)

@@ -12,7 +12,7 @@ from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.study.spec import Study
 
 
-class BesideEarlier(NamedTuple):
+class WithPrevious(NamedTuple):
     """A metric of a model (`value`) and of the region's previous model (`value_before`).
 
     `before` is the previous model's folder. Unknown values are None.
@@ -25,12 +25,12 @@ class BesideEarlier(NamedTuple):
     value_before: float | None
 
 
-def beside_earlier(published: Path, study: Study) -> BesideEarlier:
+def beside_earlier(published: Path, study: Study) -> WithPrevious:
     """Return a metric of a published model and of the region's previous model.
 
-    If a gate measured both models on the same rows, the values are the gate's. Otherwise each value
-    is from that model's full training, and the two trainings measured different rows. Raises
-    OSError if the folder of the region's models can't be read.
+    If a gate measured both models on the same rows, the values are the gate's. Otherwise each
+    model's value is from the model's own full training, and the two trainings measured different
+    rows. Raises OSError if the folder of the region's models can't be read.
     """
     verdict = read_model_verdict(published)
     if study.gate and verdict:
@@ -45,7 +45,7 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
             (read_card(model).get("metrics") or {}) if model else {}
             for model in (before, published)
         )
-    return BesideEarlier(metric, direction, new.get(metric), before, old.get(metric))
+    return WithPrevious(metric, direction, new.get(metric), before, old.get(metric))
 
 
 def find_better_previous(published: Path, study: Study) -> Path | None:

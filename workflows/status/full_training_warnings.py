@@ -55,10 +55,10 @@ _VALIDATION, _TEST = "val_", "test_"
 
 
 def noise_factor(task: str, validation: int, test: int) -> float:
-    """Return the factor by which chance may make the losses of two parts of a table differ.
+    """Return the greatest factor by which the losses of two parts may differ by chance.
 
-    `task` is "regression" or "classification". `validation` and `test` are numbers of rows. The
-    result is at least `LEAST_FACTOR`.
+    `task` is "regression" or "classification". `validation` and `test` are the parts' numbers of
+    rows. The result is at least `LEAST_FACTOR`.
     """
     spread = _SPREAD.get(task, _SPREAD_OF_CLASSES)
     return max(LEAST_FACTOR, math.exp(_ERRORS * spread * math.sqrt(1 / validation + 1 / test)))

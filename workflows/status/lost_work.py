@@ -186,7 +186,7 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_part(part: _Part) -> _Part:
-    """Return `part` with only its lost seconds, because another part includes the time and cost."""
+    """Return `part` without its seconds and cost, because another part includes them."""
     return part._replace(seconds=0.0, usd=None)
 
 

@@ -68,7 +68,7 @@ class Fault:
         what: the fault as text. It has no numbers that change, so that each check gives the same
             text.
         patience: the seconds that the fault may last before its repair.
-        is_sure: whether one check proves the fault. False if the fault may only appear because the
+        is_sure: whether one check proves the fault. False if there may be no fault, because the
             queue and the files were read at different times.
         has_parent: whether a DAGMan of the run waits for the faulty DAGMan or for the trial.
         node: the trial's DAG node, or None for a DAGMan.
@@ -356,7 +356,10 @@ class Submission:
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return the record of a run's last submission, or None if there is none, as after a stop."""
+    """Return the record of a run's last submission, or None if there is no valid record.
+
+    A stop removes the record.
+    """
     return unless_damaged(lambda: Submission(**read_json(folder.submission)), None)
 
 

@@ -20,8 +20,8 @@ def run_state(
 ) -> RunState:
     """Return the state of a run.
 
-    `queued` has the run's jobs in the queue, or None if the queue can't be read. `records` are
-    those of all regions of the run. `faults` are the run's present faults.
+    `queued` has the run's jobs in the queue, or None if the queue can't be read. `records` has
+    an element for each region of the run. `faults` are the run's present faults.
     """
     if queued and queued.root:
         return RunState.HELD if queued.root_held else RunState.RUNNING

@@ -45,10 +45,11 @@ class Trial(Job):
         baseline: whether the trial has the default settings.
         value: the objective's metric of a complete trial.
         predicted: the predicted value of a trial that was stopped early.
-        stopped: if the trial was stopped early, the numbers of this decision, such as its `step`.
+        stopped: if the trial was stopped early, the numbers that led to the stop, such as `step`,
+            the step of the last report.
         params: the trial's parameters, without constants and inactive parameters.
-        seconds: the training's duration that the trainer reported.
-        device: the training's device that the trainer reported.
+        seconds: the duration of the training, as reported by the trainer.
+        device: the processor used for the training, as reported by the trainer.
         error: why the trial failed or was abandoned. For an unfinished trial: why its last attempt
             failed.
         curve: pairs of step and reported objective metric, by ascending step.
@@ -75,7 +76,7 @@ class Trial(Job):
     def compute_seconds(self) -> float | None:
         """The seconds for which the trial used a slot, from HTCondor.
 
-        If HTCondor's value is unknown, the training's duration that the trainer reported.
+        If HTCondor's value is unknown, the result is `seconds`, which the trainer reported.
         """
         return self.seconds if self.wall_seconds is None else self.wall_seconds
 
@@ -205,7 +206,7 @@ class RunTrials:
         return _without_repeats(self._whole.read_all([name])[name])
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each region in `numbers`: the trial with the given number.
+        """Return one trial of each region in `numbers`, which has the trial's number by region.
 
         Raises OptimizerError if the database can't be read, or if a trial doesn't exist.
         """

@@ -32,7 +32,7 @@ class RegionStatus:
         pruned: the number of abandoned trials: no money was left, or the day's deadline had passed.
         running_trials: the progress of each running trial and of a running full training.
         queued: the number of waiting trials: the job waits for a slot, or the parameters are being
-            chosen. Waiting jobs that will then ask for a trial count, too.
+            chosen. This includes jobs that wait for a slot and will then ask for a trial.
         interrupted: the number of trials that ran when the run ended. `resume` trains them again.
         budget: the maximum number of trials.
         best: the best value of the objective so far, of the trial with the number `best_trial`.
@@ -49,13 +49,14 @@ class RegionStatus:
         changed: the files of the region's data, or of the code, that have changed since the run's
             submission.
         checks: the warnings from the checks of the day's table.
-        drift: a message that the previously current model has drifted, if gates measured a drift.
+        drift: a message if the gate measured an unusual value of the model that was current then,
+            compared with earlier measurements of this model.
         cause: the most frequent cause of failed attempts if the region failed or was stopped.
             Otherwise the latest cause.
         cut_off: the number of trials with a failed attempt and no retry, because the region failed.
         failing: the region's scripts that fail now, or that failed when the region ended.
-        over: why the region gets no more trials, even after a resume. None if it may get more, or
-            if it succeeded.
+        over: why the region gets no more trials, even after a resume. None if the region
+            succeeded, or may get more trials.
     """
 
     name: str
@@ -113,10 +114,10 @@ class RunStatus:
         notice: the most important notices, for example that HTCondor is unreachable.
         troubles: faults that now block the run or parts of it.
         failing: the troubles that are errors of the run's scripts or of the optimiser's service.
-        hopeless: the troubles because of which waiting trials can't ever start in the present pool.
+        hopeless: the troubles that prevent waiting trials from ever starting in the present pool.
         job_troubles: the troubles of trials that make no progress.
         repairs: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
-        money: the cost of the run's fleet, or None unless an autoscaler has reported it.
+        money: the cost of the run's fleet, or None if no autoscaler has reported it.
         again: the command that starts another run of the same study for the same day.
         fix: how to install the modules that the run's trainer lacks.
     """

@@ -24,8 +24,8 @@ def seconds_left(
 
     `first` is the time of the request for the first trial, in Unix seconds. `finished` is the
     number of ended trials, `budget` the maximum number of trials. `hours` is the region's time
-    limit, if any. Pauses count for this limit, but not for the pace. The result is None until a
-    trial has ended.
+    limit, if any: the result is at most the rest of this limit. Pauses count for this limit, but
+    not for the pace. The result is None until a trial has ended.
     """
     if first is None or not finished:
         return None
@@ -58,6 +58,9 @@ def seconds_left_of_run(
 
 
 def first_start(trials: Iterable[StoredTrial]) -> float | None:
-    """Return when the first of `trials` was asked for, in Unix seconds, or None."""
+    """Return when the first of `trials` was asked for, in Unix seconds.
+
+    The result is None if no trial was asked for.
+    """
     first = min(filter(None, (trial.datetime_start for trial in trials)), default=None)
     return first.timestamp() if first else None

@@ -48,7 +48,7 @@ def running_trials(
     metric: str,
     unfinished: Collection[str] = (),
 ) -> tuple[RunningTrial, ...]:
-    """Return a region's running trials with their progress, by node.
+    """Return a region's running trials with their progress, sorted by DAG node.
 
     `unfinished` has the names of trials with no recorded result. If the queue is unreachable, the
     result is empty.

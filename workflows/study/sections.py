@@ -101,10 +101,10 @@ class Budget(Section):
 
     @property
     def startup_count(self) -> int:
-        """The number of start-up trials, spread over the search space; never more than `trials`.
+        """The number of start-up trials, whose parameters are spread over the search space.
 
-        It is 10 if the study does not set `startup_trials`. The study in a run's folder always sets
-        it.
+        It is 10 if the study does not set `startup_trials`, but never more than `trials`. The study
+        in a run's folder always sets it.
         """
         return min(self.startup_trials or 10, self.trials)
 

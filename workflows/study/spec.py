@@ -315,10 +315,11 @@ class Study(Section):
         return any(DATE in pattern for patterns in given for pattern in patterns)
 
     def fill_date(self, day: date | None) -> tuple[Study, date | None]:
-        """Return the study with `{date}` in its data replaced by `day`, and the day used.
+        """Return the study with a day in place of `{date}` in its data, and this day.
 
-        The default is today in the time zone of `daily`, or in the machine's zone if `daily` sets
-        none. If no data path contains `{date}`, study and `day` are returned unchanged.
+        The day is `day`; if that is None, it is today in the time zone of `daily`, or in the
+        machine's zone if `daily` sets none. If no data path contains `{date}`, study and `day` are
+        returned unchanged.
         """
         if not self.is_dated:
             return self, day

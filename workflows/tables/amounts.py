@@ -77,8 +77,8 @@ def number_format_advice(values: pl.Series) -> str:
 def unit_advice(values: pl.Series) -> str:
     """Return advice if nearly all texts of a column have a unit (12 kg) or a mark (4.5*); else "".
 
-    At least `MANY_TEXTS` different texts must have a unit or mark. Plain numbers count as
-    texts with a mark, but not as texts with a unit.
+    At least `MANY_TEXTS` different texts must have a unit or mark. If the column has marks but no
+    units, it may also have any number of plain numbers.
     """
     present = different_texts(values)
     is_plain = present.cast(pl.Float64, strict=False).is_not_null()

@@ -135,7 +135,7 @@ def _has_type(values: pl.Series, *types: type[pl.DataType]) -> bool:
     return any(values.dtype == found for found in types)
 
 
-class Understood(NamedTuple):
+class CellCount(NamedTuple):
     """How many of a column's cells are of a kind, and how many are not.
 
     Attributes:
@@ -174,17 +174,17 @@ class Understood(NamedTuple):
         return f"{count} of its {self.different} different texts are {self.kind}s"
 
 
-def count_understood(kind: str, values: pl.Series) -> Understood:
+def count_understood(kind: str, values: pl.Series) -> CellCount:
     """Count the cells of a column that are of `kind`, and find the first cell that is not."""
     present = len(values) - values.null_count()
     different = values.drop_nulls().unique(maintain_order=True)
     others = different.filter(_unread_mask(different, _CONVERT[kind](different)))
     if not len(others):
-        return Understood(kind, 1.0 if present else 0.0, different=len(different))
+        return CellCount(kind, 1.0 if present else 0.0, different=len(different))
     rows = values.is_in(others.implode()).arg_true()
     share = 1 - len(rows) / present
     counts = len(rows), len(different), len(others)
-    return Understood(kind, share, *counts, str(others[0]), int(rows[0]))
+    return CellCount(kind, share, *counts, str(others[0]), int(rows[0]))
 
 
 def convert_format(values: pl.Series, form: str) -> pl.Series:

@@ -14,7 +14,7 @@ from trialfleet.workflows.study.table_options import Role, is_form
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.amounts import number_format_advice, unit_advice
 from trialfleet.workflows.tables.csv_rows import UNNAMED
-from trialfleet.workflows.tables.dates_and_times import date_format_advice, perhaps_moments
+from trialfleet.workflows.tables.dates_and_times import date_format_advice, moments_advice
 
 _FEWEST = 3  # at least this number of rows, all different: the column is an id
 _NARROW = 0.01  # least spread of the training rows, relative to the other rows
@@ -86,7 +86,7 @@ def _infer_feature(values: pl.Series, kind: str, found: pl.Series) -> Feature:
     if kind == "text":
         written = date_format_advice(values) or number_format_advice(values)
         almost = "" if written else _almost_numbers(values)
-        written = written or ("" if almost else unit_advice(values) or perhaps_moments(values))
+        written = written or ("" if almost else unit_advice(values) or moments_advice(values))
     if why := _useless_reason(found, kind):
         if kind == "text" and found.n_unique() > 1:
             why = f"it is {written}" if written else why + almost

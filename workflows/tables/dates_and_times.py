@@ -89,7 +89,7 @@ _PERHAPS = (  # a time of day; .NET's forms; a year and other numbers without La
 
 
 def moments(values: pl.Series) -> pl.Series:
-    """Return a text column's cells as dates with times in UTC; null for a cell that is none."""
+    """Return a text column's cells as dates with times in UTC; null for a cell that is no date."""
     found = _in_utc(values.str.strip_chars().str.replace("T", " ", literal=True))
     left = (found.is_null() & values.str.contains("[0-9]")).arg_true()
     sample = values.gather(left.head(_SAMPLE))
@@ -135,7 +135,7 @@ def date_format_advice(values: pl.Series) -> str:
     return f"{text}, or say their form: {offered}{zone}"
 
 
-def perhaps_moments(values: pl.Series) -> str:
+def moments_advice(values: pl.Series) -> str:
     """Return advice if a column has many texts that may be dates with times, else ""."""
     present = different_texts(values)
     alike = present.filter(present.str.contains(_PERHAPS))
@@ -145,7 +145,10 @@ def perhaps_moments(values: pl.Series) -> str:
 
 
 def different_texts(values: pl.Series) -> pl.Series:
-    """Return a column's different texts without surrounding blanks; empty if it isn't text."""
+    """Return a text column's different texts without surrounding blanks.
+
+    For other columns, the result is empty.
+    """
     present = values.drop_nulls() if values.dtype == pl.String else pl.Series(dtype=pl.String)
     return present.str.strip_chars().unique(maintain_order=True)
 

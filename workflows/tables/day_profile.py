@@ -52,8 +52,8 @@ def build_profile(table: Table, found: Description, *, seed: int, labels: bool) 
     """Return the profile of a day's table.
 
     `found` is the table's description. If `labels` is True, the profile also says how well the
-    columns predict the labels. This takes some time. `seed` determines the rows and the shuffled
-    labels that are used for it.
+    columns predict the labels. This takes some time. `seed` determines which rows are sampled for
+    this, and how the labels are shuffled.
     """
     rows, used = found.rows, table.used()
     missing = _missing(table, found)

@@ -51,7 +51,7 @@ def to_numbers(
 
     `numbered` has the rows' numbers in the file, for error messages. TableError if no model can use
     the column's type, or if a cell is not of `kind`. The message names the first such cell. It ends
-    with advice on the column's number format or, if there is none, with the advice `ways_out`.
+    with advice on the column's number format. Without such advice, it ends with `ways_out`.
     """
     if cells.kind_of_type(values) is None:
         raise TableError(f"column {values.name!r} holds {values.dtype}, which no model can use")

@@ -47,7 +47,10 @@ def leak_notes(table: Table) -> dict[str, str]:
 
 
 def _sample(table: Table) -> Rows:
-    """Return the indices of up to `_SAMPLE` rows, evenly spaced in the table or in each class."""
+    """Return the indices of up to `_SAMPLE` rows, evenly spaced in each class.
+
+    If there are no classes, or more than `_MOST_CLASSES`, they are evenly spaced in the table.
+    """
     groups = [np.arange(len(table.target))]
     if 0 < len(table.columns.classes) <= _MOST_CLASSES:
         codes = range(len(table.columns.classes))

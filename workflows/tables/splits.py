@@ -121,7 +121,7 @@ def _no_times_reason(values: pl.Series, numbered: Sequence[int]) -> str:
     return f"has {best.first!r} in row {row} below the header, which is not a {best.kind}"
 
 
-def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:
+def earliest_times(values: pl.Series, parts: Codes) -> dict[str, str]:
     """Return the earliest time of the validation rows and of the test rows, as text."""
     kind, found = cells.recognise(values)
     times = cells.numbers(found, cells.kind_now(found, str(kind)))

@@ -27,7 +27,7 @@ from trialfleet.workflows.tables.column_roles import Feature, choose_feature
 from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.encoding import encode, to_numbers
 from trialfleet.workflows.tables.leaks import leak_notes, repeated_share
-from trialfleet.workflows.tables.splits import beginnings, split_rows
+from trialfleet.workflows.tables.splits import earliest_times, split_rows
 from trialfleet.workflows.tables.target import WAYS_OUT, Target, read_target
 
 _SHOWN = 30  # number of columns to name in a message
@@ -52,7 +52,8 @@ class Description:
         begins: for a split by time, the earliest time of validation and of test rows.
         in_no_cell: those of the study's own null_values that no cell equals.
         repeated: the share of distinct test rows that equal a training row; 0 if the share is small
-            or may be chance.
+            or may be due to chance.
+        notes: for some columns, what a person should check.
     """
 
     rows: int
@@ -115,7 +116,7 @@ def build_table(
         ignored={name: each.why for name, each in features.items() if not each.is_used},
         missing={name: count for name in used if (count := rows[name].null_count())},
         notes={**({target: goal.note} if goal.note else {}), **notes},
-        begins={} if time is None else beginnings(rows[time], split),
+        begins={} if time is None else earliest_times(rows[time], split),
         in_no_cell=in_no_cell,
     )
 
@@ -173,15 +174,18 @@ def _parts(split: npt.NDArray[np.int8]) -> dict[str, int]:
 def _check_parts(split: npt.NDArray[np.int8], goal: Target, target: str) -> None:
     if empty := [name for name, count in _parts(split).items() if not count]:
         raise TableError(
-            f"of the {len(split)} rows with a target, none is in the part {' or '.join(empty)}; "
+            f"none of the {len(split)} rows with a target is a {' or '.join(empty)} row; "
             "see table.split"
         )
     if value_range(goal.values[split == TRAIN]):
         return
     first = goal.values[split == TRAIN][0]
-    only = f"class, {goal.classes[int(first)]!r}" if goal.classes else f"value, {first:g}"
+    what = "class" if goal.classes else "value"
+    only = repr(goal.classes[int(first)]) if goal.classes else f"{first:g}"
     where = "table.split" if value_range(goal.values) else "the file"
-    raise TableError(f"target: {target!r} has only one {only}, in the training rows; see {where}")
+    raise TableError(
+        f"target: {target!r} has only one {what} in the training rows: {only}; see {where}"
+    )
 
 
 # The columns

@@ -99,7 +99,7 @@ def _infer_task(values: pl.Series, found: pl.Series, kind: str) -> Task:
 def _almost_numeric_text(
     values: pl.Series, kind: str, numbered: Sequence[int], least: float = cells.MOSTLY
 ) -> str:
-    """Describe the first cell that isn't a number, if nearly all others are; else return ""."""
+    """If nearly all cells are numbers, describe the first that is no number; else return ""."""
     if kind != "text" or values.dtype != pl.String:
         return ""
     found = cells.count_understood("number", values)

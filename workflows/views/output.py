@@ -32,7 +32,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def console(*, err: bool = False) -> Console:
-    """Return a rich console.
+    """Return a rich console for standard output or, if `err` is true, for standard error.
 
     In a file or a pipe, the console wraps no lines unless COLUMNS is set.
     """
@@ -60,7 +60,7 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
 
     A terminal shows only the latest text, and removes it when the block ends. A file or a pipe gets
     a line for each text. If a text differs from the last line at most in numbers, it gets a line
-    only once the last line is 15 s old.
+    only if the last line is at least 15 s old.
     """
     from rich.live import Live
     from rich.text import Text
@@ -136,7 +136,7 @@ class LongTable:
 
 
 class _ColumnCells:
-    """An empty cell in place of a column's cells, which tells rich the width that they need."""
+    """An empty cell that stands for all cells of a column, and tells rich their width."""
 
     def __init__(self, cells: Iterable[str]) -> None:
         self._cells, self.width = {*cells}, 0

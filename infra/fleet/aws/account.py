@@ -1,8 +1,8 @@
 """The AWS settings that a run's autoscaler needs to use the right AWS account.
 
 The autoscaler is an HTCondor job. It can read the user's home, but does not get the shell's
-environment variables. So those that it needs are stored in the run's folder, without AWS keys. The
-job takes the keys from ~/.aws, or from the machine's role.
+environment variables. So the variables that it needs, except AWS keys, are stored in the run's
+folder. The job takes the keys from ~/.aws, or from the machine's role.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def variables() -> dict[str, str]:
 def check_found_by_jobs(whose: str) -> None:
     """Raise InputError if AWS keys are only in environment variables, which jobs don't get.
 
-    The keys are not tested. The error names `whose` as the program that needs the keys.
+    If jobs have other keys, such as those in ~/.aws, AWS is not asked whether it accepts them. The
+    error names `whose` as the program that needs the keys.
     """
     if (secrets := _secrets()) and _session_of_a_job().get_credentials() is None:
         raise InputError(

@@ -54,10 +54,10 @@ class Aws:
     """The boto3 clients of one AWS account, each made when it is first needed."""
 
     def __init__(self, session: boto3.Session | None = None, *, account: str = "") -> None:
-        """Use the credentials of `session`, or else the user's default ones.
+        """Use the credentials of `session` or, without it, the user's default credentials.
 
         If `account` is given, only this AWS account may be used. If the credentials belong to
-        another one, all methods that return a client raise FleetError, except `sts`.
+        another account, all methods that return a client, except `sts`, raise FleetError.
         """
         self._only = account
         with asking("the AWS credentials"):
@@ -114,7 +114,7 @@ class Aws:
         return who
 
     def endpoint(self, aws_region: str) -> str:
-        """Return the endpoint URL of SSM if the user's AWS settings change it, or an empty text."""
+        """Return the URL that the user's AWS settings set for SSM, or an empty text without one."""
         url = self.ssm(aws_region).meta.endpoint_url
         unchanged: Any = {"ignore_configured_endpoint_urls": True}
         own = self._session.client("ssm", region_name=aws_region, config=Config(**unchanged))

@@ -21,8 +21,8 @@ class Image:
     Attributes:
         root: name of the root device.
         root_gib: size of the root disk in GiB.
-        kept: sizes in GiB of the other disks that, by the image's settings, outlive the instance,
-            by device name.
+        kept: sizes in GiB of the other disks that outlive the instance, by device name. The image's
+            settings say which these are.
     """
 
     id: str

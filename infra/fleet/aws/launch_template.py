@@ -39,7 +39,8 @@ class Template:
 def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
     """Return the suffix of a launch template's name.
 
-    Types with an Elastic Fabric Adapter (`efa`) have another suffix, if the fleet uses adapters.
+    If the fleet uses Elastic Fabric Adapters, types that can have one (`efa`) get a suffix of their
+    own.
     """
     return architecture + (EFA if fleet.efa and efa else "")
 

@@ -12,7 +12,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def own_tags(fleet: Fleet) -> Any:
-    """Return the tags of each resource of the fleet, including the user's tags."""
+    """Return the tags that every resource of the fleet gets, including the user's tags."""
     return _tag_list({**fleet.tags, names.FLEET_TAG: fleet.full_name})
 
 

@@ -29,7 +29,8 @@ PRICELESS = (
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
     """List the candidates for a new node, sorted without knowledge of past interruptions.
 
-    FleetError if there is none. The message has the reason for each instance type and place.
+    FleetError if there is none. The message says why instance types can't be used, and in which
+    zones or AWS regions.
     """
     found: list[Candidate] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason

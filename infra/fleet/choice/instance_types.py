@@ -1,4 +1,4 @@
-"""The instance types that a fleet lists, or else all types that meet its `needs`."""
+"""The instance types that a fleet lists or, if it lists none, all types that meet its `needs`."""
 
 from __future__ import annotations
 

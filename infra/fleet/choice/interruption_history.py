@@ -42,8 +42,8 @@ class NodeRecord:
     """The life of one node.
 
     Attributes:
-        ended: when AWS gave notice that it may reclaim the node, or else when the node ended. For a
-            living node, this is the present time.
+        ended: when the node ended. If AWS gave notice that it may reclaim the node, this is the
+            time of the notice. For a living node, this is the present time.
         interrupted: True if AWS reclaimed the node, or gave notice that it may.
         bandwidth: GB/s of a copy within the GPU's memory, or None if not measured.
     """
@@ -119,7 +119,7 @@ class History:
 
 
 def learn_history(records: Iterable[NodeRecord], now: datetime) -> History:
-    """Return the history that results from the records of nodes at the time `now`."""
+    """Return the history as known at the time `now`, calculated from the records of nodes."""
     hours: dict[Pool, float] = defaultdict(float)
     interruptions: dict[Pool, float] = defaultdict(float)
     last: dict[Pool, datetime] = {}

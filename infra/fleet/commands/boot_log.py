@@ -1,4 +1,4 @@
-"""The last line of an EC2 node's boot log, from the fleet's bucket or else the node's console."""
+"""The last line of an EC2 node's boot log in S3 or, without a log, of the node's console."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def _console(aws: Aws, instance: Instance) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of the node's boot program in `text`.
+    """Return the last line in `text` that the node's boot program wrote.
 
-    If the program wrote no line there, return the last of all lines.
+    If the program wrote none of the lines, return the last line of `text`.
     """
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     own = [match[0] for line in lines if (match := OWN_LINE.search(line))]

@@ -24,10 +24,11 @@ class GangNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class GangPrice:
-    """The number and price of the nodes for a gang's first `min` jobs, and for all `max` jobs.
+    """The number and price of the nodes that a gang needs.
 
-    The nodes are of `type`, the instance type that would be requested first, as spot or on-demand.
-    `max_nodes` is at most the fleet's `nodes.max`. Prices are in USD per hour.
+    A gang begins with `min` jobs, and has at most `max` jobs. `type` names the instance type that
+    would be requested first, and says whether spot or on-demand. `max_nodes` is at most the fleet's
+    `nodes.max`. Prices are in USD per hour.
     """
 
     min: int

@@ -20,7 +20,7 @@ class GpuType:
     """An instance type with GPUs.
 
     Attributes:
-        type: its hardware, or None without AWS credentials.
+        type: the hardware of the instance type, or None without AWS credentials.
         on_demand: USD per hour by AWS region, without unknown prices.
         spot: USD per hour in `zone`, the cheapest zone, or None if AWS lists no spot price.
         aws_regions: the requested AWS regions that offer the type. Without AWS credentials, those
@@ -59,7 +59,7 @@ class GpuTypes:
 
 
 def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) -> GpuTypes:
-    """List the instance types with GPUs that AWS offers in some AWS regions.
+    """List the instance types with GPUs that AWS offers in at least one of `aws_regions`.
 
     With `fleet`, these are only the types that this fleet allows. Without AWS credentials, the list
     comes from the price table.

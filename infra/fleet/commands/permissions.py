@@ -91,8 +91,8 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     """Test the permission to launch nodes, with the launch template that `fleet up` made.
 
     The user needs CreateFleet and also RunInstances, because EC2 Fleet launches in the user's name.
-    AWS answers a dry run with a ClientError even if the call is allowed. FleetError if no launch
-    template fits the fleet.
+    This function always raises an error: even if the call is allowed, AWS answers a dry run with a
+    ClientError. FleetError if no launch template fits the fleet.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:

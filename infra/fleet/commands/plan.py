@@ -38,7 +38,7 @@ class FleetPlan:
 
     Attributes:
         candidates: the choices for a node (type, zone, spot or on-demand), the best first.
-        first: how many candidates, spot and on-demand together, are requested before all others.
+        first: number of candidates (spot plus on-demand) that are requested before the others.
         seen: past node hours and interruptions of each candidate, in the order of `candidates`.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
         placement_scores: AWS's score (1 to 10) for a request of `spot_nodes` nodes, by AWS region.
@@ -90,7 +90,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
     account = aws.account(fleet.home)
     history = cost_record.known_history(aws, fleet)
     candidates = choice.rank_candidates(choice.candidates(aws, fleet), fleet, history)
-    living, notices = inventory.living_everywhere(aws, fleet)
+    living, notices = inventory.living_in_all_regions(aws, fleet)
     dearest = fleet.nodes.max * max(candidate.price for candidate in candidates)
     return FleetPlan(
         fleet=fleet.full_name,

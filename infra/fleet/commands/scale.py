@@ -44,7 +44,7 @@ def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
     because it can't be drained.
     """
     fleet_up.check_count(fleet, count)
-    living, notices = inventory.living_everywhere(aws, fleet)
+    living, notices = inventory.living_in_all_regions(aws, fleet)
     if count >= len(living):
         launched = bring_up(aws, fleet, count, "", progress)
         return [str(refusal) for refusal in launched.refusals]

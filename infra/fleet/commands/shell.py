@@ -64,7 +64,7 @@ def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str
     these names to instance ids. If several ids begin with `word`, living nodes are preferred.
 
     Raises:
-        InputError: no node has this name, or several ids begin with it.
+        InputError: `word` fits no node, or several ids begin with `word`.
         TrialfleetError: the node has ended, or doesn't run yet.
     """
     own = machines.get(word, word)

@@ -134,8 +134,8 @@ def fleet_machines(
     """Return the machines of a fleet that have joined the pool.
 
     If `fleet` is None, the machines of all fleets are returned. With `named`, the result has each
-    machine's trials. Without `whole`, dynamic slots, in which jobs run, are not read, so the result
-    lacks the jobs' ids.
+    machine's trials. Jobs run in dynamic slots. Without `whole`, these slots are not read, and the
+    result lacks the jobs' ids.
     """
     own = f" && TrialfleetFleet =?= {quote(fleet)}" if fleet is not None else ""
     uncut = "" if whole else ' && SlotType =!= "Dynamic"'

@@ -1,4 +1,4 @@
-"""AWS calls for many instances, where a missing or refused one does not affect the others."""
+"""AWS calls for many instances. A missing or refused instance does not affect the others."""
 
 from __future__ import annotations
 

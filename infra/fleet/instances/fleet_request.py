@@ -3,8 +3,8 @@
 A capacity pool is an instance type in a zone. For spot, AWS chooses with its strategy
 `price-capacity-optimized`, for on-demand with `lowest-price`. It compares prices per unit of
 weighted capacity. A pool's weight is the expected finished work of one of its nodes, relative to
-the slowest pool. The target capacity is the weight of `count` nodes of the slowest pool. So AWS
-starts at most `count` nodes, and fewer if it chooses faster pools.
+the slowest pool. For `count` nodes, the target capacity is `count` times the slowest pool's weight.
+So AWS starts at most `count` nodes, and fewer if it chooses faster pools.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[C
 def _largest_weight(fleet: Fleet, lifecycle: Lifecycle) -> int:
     """Return the largest weight that a capacity pool may have.
 
-    The ceiling on spot prices is divided by the weight, and EC2 refuses a quotient of
+    For spot, EC2 gets the fleet's maximum price divided by the weight. EC2 refuses a result of
     `LEAST_MAX_PRICE` or less.
     """
     if lifecycle != "spot" or fleet.spot.ceiling is None:

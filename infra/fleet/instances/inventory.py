@@ -84,11 +84,12 @@ def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
     return fleet.model_copy(update={"aws_regions": list(regions)}), ""
 
 
-def living_everywhere(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
+def living_in_all_regions(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
     """Return the living instances in all AWS regions that the fleet has used, and notices.
 
-    The instances are sorted, oldest first. The notices are about AWS regions that the fleet's file
-    no longer names. FleetError if a region that the file names does not list its instances.
+    The instances are sorted, oldest first. The notices tell of nodes in AWS regions that the
+    fleet's file no longer names, and of errors in looking for such nodes. FleetError if a region
+    that the file names does not list its instances.
     """
     everywhere, unknown = with_earlier_regions(aws, fleet)
     listing = list_by_region(aws, everywhere)

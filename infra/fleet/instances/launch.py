@@ -106,13 +106,15 @@ def launch(
     """Request `count` more nodes, the best candidates first. Return new nodes and refusals.
 
     The fleet's cap on costs per hour is kept. AWS may start fewer nodes. `unlisted` are living
-    nodes that count as existing ones, even if AWS's list of the fleet's nodes lacks them. The call
-    waits up to two minutes until AWS knows resources that were just made, such as launch templates.
+    nodes that AWS's list of the fleet's nodes may lack. They count as if AWS had listed them. The
+    call waits up to two minutes until AWS knows resources that were just made, such as launch
+    templates.
 
     The nodes of a gang (a training over several nodes) are in one zone, because traffic between
     zones is slow and costs money. If the fleet has nodes, this is the oldest node's zone. Fewer
     than `least` nodes would be useless for a gang. So if a zone has less room, the next zone is
-    tried. A gang's nodes are either spot or on-demand, because these need separate requests.
+    tried. The nodes of a gang are all spot or all on-demand, because spot and on-demand nodes need
+    separate requests.
 
     Raises:
         FleetError: no node was launched, for a reason that applies to every candidate.
@@ -229,7 +231,10 @@ class _Order:
         return Refusal(pools=lifecycle, reason=reason)
 
     def ask(self, pools: Sequence[Candidate], wanted: int, least: int) -> Launched:
-        """Request at most `wanted` nodes of `pools`, and at least `least` or none."""
+        """Request at most `wanted` nodes of `pools`.
+
+        If fewer than `least` nodes are possible, none is started.
+        """
         usable = [one for one in pools if self.prepared.subnet(one)]
         if not usable:
             reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"

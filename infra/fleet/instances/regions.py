@@ -38,7 +38,7 @@ class _Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
+class RegionListings:
     """What AWS regions answered when all were asked for the fleet's instances.
 
     Attributes:
@@ -76,7 +76,7 @@ class Regions:
 
     def list_instances(
         self, launched: Sequence[Instance], renew: Renew | None, now: datetime
-    ) -> Heard:
+    ) -> RegionListings:
         """List the instances of each AWS region, and renew their leases if `renew` is given.
 
         After PATIENCE seconds, a region counts as one that did not answer. `renew` also gets the
@@ -101,7 +101,7 @@ class Regions:
                 silent[aws_region] = FleetError(f"the instances in {aws_region}: {why}")
         troubles += [str(silent.pop(one)) for one in earlier if one in silent]
         instances = [instance for region in self._last.values() for instance in region]
-        return Heard(
+        return RegionListings(
             instances=instances,
             silent=silent,
             troubles=troubles,
@@ -112,8 +112,8 @@ class Regions:
     def _read_earlier(self, now: datetime) -> str:
         """Find AWS regions that the fleet used before. Return an error, or an empty text.
 
-        They are read again every ten minutes, because another run may use more. No region is
-        dropped, because it may still have nodes.
+        The regions are looked up again every ten minutes, because another run may add regions. No
+        region is dropped, because it may still have nodes.
         """
         if self._earlier_read and abs(now - self._earlier_read) < REREAD:
             return ""

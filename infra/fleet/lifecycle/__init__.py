@@ -1,1 +1,1 @@
-"""Creation and removal of a fleet, which can be repeated after they were killed at any point."""
+"""Creation and removal of a fleet. If a command is killed at any point, it can be repeated."""

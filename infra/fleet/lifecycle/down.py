@@ -43,8 +43,8 @@ def down(
 
     `drain` gets the living nodes before they are terminated. `keep` gets AWS's last list of
     instances, and saves the record of costs. The call waits up to ten minutes until the nodes are
-    gone. After an error, other resources are still deleted, but not the bucket: the next call needs
-    its list of the AWS regions that the fleet has used. FleetError if the AWS credentials are
+    gone. After an error, other resources are still deleted, but not the bucket, because the next
+    call reads there which AWS regions the fleet has used. FleetError if the AWS credentials are
     missing or refused.
     """
     account = aws.account(fleet.home)  # which fails without credentials

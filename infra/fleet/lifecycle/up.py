@@ -165,7 +165,7 @@ def up(
     """
     wanted = check_count(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)
-    living, notices = inventory.living_everywhere(aws, fleet)
+    living, notices = inventory.living_in_all_regions(aws, fleet)
     for notice in notices:
         progress(notice)
     node_lease.renew(aws, fleet, [one for one in living if one.aws_region in fleet.aws_regions])

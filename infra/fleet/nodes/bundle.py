@@ -40,7 +40,10 @@ class Bundle:
 
 
 def build(node_conf: str) -> Bundle:
-    """Return the bundle. The same code and the same `node_conf` always give the same bytes."""
+    """Return the bundle with `node_conf`, the nodes' HTCondor configuration.
+
+    The same code and configuration always give the same bytes.
+    """
     packed = io.BytesIO()
     # Neither the archive nor its gzip wrapper may contain the time.
     with (

@@ -25,7 +25,7 @@ from trialfleet.infra.fleet.htcondor.demand import PoolView
 from trialfleet.infra.fleet.instances import launch, node_lease
 from trialfleet.infra.fleet.instances.fleet_request import Prepared
 from trialfleet.infra.fleet.instances.launch import Progress
-from trialfleet.infra.fleet.instances.regions import Heard, Regions
+from trialfleet.infra.fleet.instances.regions import RegionListings, Regions
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.scaling import down_note, draining, price_cap_stop
 from trialfleet.infra.fleet.scaling.autoscaler_costs import CostLedger
@@ -72,7 +72,7 @@ class Step:
         price_per_hour: USD per hour of all living nodes.
         spent: USD since `since`.
         since: start of the run, or of this autoscaler if there is no run.
-        stopped: why the run's trials, or all its jobs, must end at the cap on costs. May be empty.
+        stopped: why the cap on costs ends the run's trials or all its jobs. Empty if none must end.
         ended: number of jobs that were removed from the queue because of `stopped`.
         instances: lifetimes of instances alive at or after `since`, from the record of costs.
     """
@@ -276,7 +276,7 @@ class Autoscaler:
 
     # --- Looking ----------------------------------------------------------------------------------
 
-    def _list_instances(self, now: datetime, *, renewing: bool) -> Heard:
+    def _list_instances(self, now: datetime, *, renewing: bool) -> RegionListings:
         """List the nodes. With `renewing`, renew leases, unless the fleet is down or at its cap."""
 
         def renew(instances: Sequence[Instance]) -> list[Instance]:
@@ -359,7 +359,7 @@ class Autoscaler:
     def _drain(
         self, decision: Decision, nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
-        """Ask nodes to drain. Return those that agreed, and an error for each other one."""
+        """Ask nodes to drain. Return the nodes that agreed, and an error for each of the others."""
         going = decision.drain[: draining.IN_A_STEP]
         machines = {node.id: node.machine for node in nodes if node.machine}
 

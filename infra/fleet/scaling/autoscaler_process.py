@@ -48,8 +48,8 @@ class Loop:
     ) -> None:
         """Prepare the loop, which the method `run` starts.
 
-        After each step, the state of the autoscaler is written to the file `report`, by default a
-        file of this user for this fleet. The report contains the run's id `run`. With `graph` the
+        After each step, the state of the autoscaler is written to the file `report`. Its default is
+        `last_report.default_report`. The report contains the run's id `run`. With `graph` the
         autoscaler is this DAG's provisioner. With `ends_with_run` the autoscaler ends unneeded
         nodes before it ends itself. Between steps it waits for `pause` seconds. This time doubles
         with each failure in a row, up to `longest_pause` seconds.
@@ -133,7 +133,7 @@ class Loop:
             return False
 
     def _least(self) -> int:
-        """Return the number of nodes to keep, which is 1 before a provisioner's DAG starts."""
+        """Return how many nodes to keep even without trials: 1 until a provisioner's DAG starts."""
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:

@@ -81,8 +81,8 @@ def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> fl
     """Copy the fleet's record of costs to this machine. Return the USD spent.
 
     `fleet down`, which began at `began`, calls this with AWS's last `listing`. Instances that ended
-    since then without a recorded reason get `fleet down` as their reason. FleetError if the record
-    can't be read or written.
+    after `began` without a recorded reason get `fleet down` as their reason. FleetError if the
+    record can't be read or written.
     """
     now = datetime.now(UTC)
     record = load(aws, fleet).add_listing(listing.instances, now, listing.silent)

@@ -40,8 +40,8 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     node has got a job meanwhile. The node's ClassAd shows the prefix `OURS` and the removal's
     reason as `DrainReason`.
 
-    `program` is the path of `condor_drain`, which is looked up on PATH by default. PoolError if the
-    program or the pool is missing.
+    `program` is the path of `condor_drain`. If it is empty, the program is looked up on PATH.
+    PoolError if PATH lacks the program, or if HTCondor does not run.
     """
     program = program or _find_condor_drain()
     if node.draining:
@@ -129,7 +129,10 @@ def drain_text(node: Machine) -> str:
 
 
 def undrained_nodes(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
-    """Return those nodes of `instances` that run a job or may still start one."""
+    """Return those of the nodes `known` that run a job or may still start one.
+
+    Nodes whose instance ids are not in `instances` are left out.
+    """
     return [
         node
         for node in known

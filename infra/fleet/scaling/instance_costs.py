@@ -60,7 +60,10 @@ class Lifetime:
     bandwidth: float | None = None
 
     def end_time(self, now: datetime) -> datetime:
-        """Return the instance's end. If unknown, it is the end of its lease, but at most `now`."""
+        """Return the instance's end.
+
+        If the end is unknown, return the end of the lease or `now`, whichever is earlier.
+        """
         return self.ended or min(now, self.expires or now)
 
     def may_live(self, now: datetime) -> bool:
@@ -82,8 +85,8 @@ class Lifetime:
 class NodesLeft:
     """The instances that still live although their fleet has no autoscaler.
 
-    `until` is the end of the last lease, or None if the end of any lease is unknown. `per_hour` is
-    the cost of all of them in USD.
+    `until` is the time when the last lease ends, or None if the end of a lease is unknown.
+    `per_hour` is the cost of all instances in USD.
     """
 
     nodes: tuple[str, ...]
@@ -92,7 +95,7 @@ class NodesLeft:
 
 
 def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | None:
-    """Return the instances that are still alive by their records, or None if there are none."""
+    """Return the instances that still live according to their records, or None if none does."""
     living = {k: v for k, v in lifetimes.items() if v.may_live(now)}
     if not living:
         return None
@@ -174,7 +177,7 @@ class Ledger:
         return {k: v for k, v in self.lifetimes.items() if v.ended is None or v.ended > moment}
 
     def begin_run(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
-        """Return the record with `now` as the start of `run`, unless it has a start already.
+        """Return the record with `now` as the start of `run`, unless a start is recorded already.
 
         A recorded start before `planned`, the time at which the run was planned, is replaced. It
         belongs to another run of this id.

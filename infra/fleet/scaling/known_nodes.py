@@ -1,8 +1,9 @@
 """What the autoscaler remembers of its nodes, because neither AWS nor HTCondor knows it.
 
-This is when each node was last seen in the pool, and which new nodes AWS doesn't list yet. A node
-has a limited time to join the pool. This time begins again when the autoscaler starts, and after
-each outage of the pool, because nodes need a while to connect after a restart of the manager.
+The autoscaler remembers when each node was last seen in the pool, and which new nodes AWS doesn't
+list yet. A node has a limited time to join the pool. This time begins again when the autoscaler
+starts, and after each outage of the pool, because nodes need a while to connect after a restart of
+the manager.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ class Backoff:
 class UnfitNodes:
     """Pauses launches after several nodes in a row that were never fit for a trial.
 
-    The cause may be a machine image without a driver. A node is unfit if it did not join in time,
-    or has not passed the GPU probe yet. A node that ended before it joined is unfit too, unless the
-    autoscaler or a person ended it.
+    The cause may be a machine image without a driver. A node is unfit if it did not join in time.
+    A node that must pass the GPU probe is unfit until then. A node that ended before it joined is
+    unfit too, unless the autoscaler or a person ended it.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class UnmatchedTrials:
     def remove_unmatched(
         self, demand: Demand, found: Iterable[tuple[Group, Node]], now: datetime
     ) -> tuple[Demand, list[str]]:
-        """Return `demand` without trials that match no node, and a line about each such group.
+        """Return `demand` without trials that match no node, and a line about each left-out group.
 
         `found` has groups of waiting trials, each with a free node that has room but does not
         match.

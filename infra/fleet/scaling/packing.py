@@ -57,7 +57,7 @@ def pack(
 
 
 def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, max_nodes: int) -> int:
-    """Return the smallest number of new nodes that lets any more of the `waiting` jobs begin.
+    """Return the smallest number of new nodes with which at least one more waiting job can begin.
 
     It is 0 if even `max_nodes` new nodes don't help. `free` and `new` are as for `pack`.
     """
@@ -93,7 +93,10 @@ def _count(fresh: Iterable[_Alike]) -> int:
 
 
 def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
-    """Place as many of `jobs` equal jobs as `rooms` allow. Return how many jobs are left."""
+    """Place up to `jobs` jobs, each with the request `need`. Return how many jobs are left.
+
+    `rooms` has the free resources of each node, and is reduced by those of the placed jobs.
+    """
     for name, room in rooms.items():
         if not jobs:
             break

@@ -115,8 +115,8 @@ def _disk(
 
     If the type has local disks, jobs use these. AWS's own image joins all local disks. On other
     images, jobs have one of them, perhaps the smallest. Without local disks, jobs use the root
-    volume. The image is then looked up if `disk_bytes`, which the job requests, exceeds
-    `fleet.disk`.
+    volume, which has the size `fleet.disk` or, if larger, the size of the image's root disk. The
+    image is looked up only if the job requests more (`disk_bytes`) than `fleet.disk`.
     """
     if kind.local_disks_gb:
         joined = fleet.ami == DEFAULT_AMI

@@ -312,7 +312,7 @@ class Fleet(Section):
 
     @property
     def brings_gpus(self) -> bool:
-        """True if the fleet's nodes may have GPUs, by the names of its types or by its `needs`."""
+        """True if the names of the fleet's types, or its `needs`, show that nodes may have GPUs."""
         if self.instance_types:
             return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
         return self.needs.gpus > 0

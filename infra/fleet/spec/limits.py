@@ -42,7 +42,7 @@ class Limits:
     """The limits that a fleet must keep, and what is known of its costs.
 
     Attributes:
-        max_nodes: maximum number of instances, including those that are leaving.
+        max_nodes: maximum number of living instances, including those that are draining.
         idle_minutes: idle time after which a node is drained.
         boot_minutes: time that a node may take to join the pool.
         room, price: the resources of a new node, and its price in USD per hour.

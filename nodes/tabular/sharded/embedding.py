@@ -1,11 +1,12 @@
 """A table of embeddings whose rows are divided among the ranks.
 
 Row r is on rank r mod n, with its gradient and the optimiser's moments. For each batch a rank
-requests the rows of its codes from the ranks that have them, and later sends back the rows'
+requests the rows that it needs from the ranks that have them, and later sends back the rows'
 gradients. So the traffic does not depend on the size of the table (as in GeePS: Cui et al., EuroSys
 2016).
 
-Shapes: V codes with e numbers each, n ranks, u distinct codes in a rank's part of a batch.
+Shapes: V codes (numbers of rows) with e numbers in each row, n ranks, u distinct codes in a rank's
+part of a batch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _ROWS = 1 << 40  # more than a rank can have rows
 class Rows:
     """A rank's R rows of the table.
 
-    The optimiser updates the rows that are in the tensor `moved`: here all R rows.
+    The optimiser updates the rows that are in the tensor `moved`. In this class, these are always
+    all R rows.
     """
 
     def __init__(self, table: Tensor, device: torch.device) -> None:

@@ -161,8 +161,8 @@ def _local_part(weight: Tensor) -> Tensor:
 def side_by_side(team: Ranks, wished: int, units: int) -> int:
     """Return how many ranks compute a layer together.
 
-    This is the largest divisor of the number of ranks that is not above `wished`, and that gives
-    each rank at least one of the layer's `units`.
+    The number divides the number of ranks, and leaves each rank at least one of the layer's
+    `units`. It is the largest such number up to `wished`.
     """
     return max(
         count

@@ -52,7 +52,8 @@ _LOST = 1e-10  # the share of the momentum's effect that is neglected
 class MissedSteps:
     """Counts the optimiser's steps, and updates rows by the steps that they have missed.
 
-    `rate_at` returns the learning rate of a step. Steps count from 1.
+    `rate_at` returns the learning rate of a step. Steps count from 1. `places` [n], an argument of
+    most private methods, has the last step that each row has taken, counted from the last `begin`.
     """
 
     def __init__(self, chosen: Settings, rate_at: Callable[[int], float]) -> None:
@@ -212,9 +213,9 @@ class MissedSteps:
 
 
 def _window_length(chosen: Settings) -> int:
-    """Return the number of steps in which m still changes a weight.
+    """Return for how many steps without a gradient m still changes a weight.
 
-    The comment above `MissedSteps` explains it: it is J there for AdamW, and h for SGD.
+    The comment above `MissedSteps` explains this number: J for AdamW, and h for SGD.
     """
     if chosen.optimizer == "adamw":
         return _ADAMW_STEPS

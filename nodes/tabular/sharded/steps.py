@@ -166,14 +166,14 @@ class ShardedSteps(PlainSteps):
         self._rows.close()
 
     def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the whole network's state, made from the `weights` of all ranks.
+        """Return the whole network's weights, put together from the `weights` of each rank.
 
-        Only rank 0 gets the complete state. All ranks must call this.
+        Only rank 0 gets all weights. All ranks must call this.
         """
         return self._gather_all(weights.items())
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return this rank's part of `weights`, the whole network's state."""
+        """Return this rank's part of `weights`, the weights of the whole network."""
         return {
             _PART if name == _WHOLE else name: self._own_part(
                 _MOVED if name == _WHOLE else name, whole

@@ -1,10 +1,9 @@
 """Search for the best point of an acquisition function.
 
 The parameters may be continuous, on a grid, categorical or conditional. Candidates are spread over
-the space, or lie near the best known points. A few candidates
-are refined: some are the best candidates for different combinations of choices, the rest are the
-best of all others. Gradients refine continuous parameters. All other parameters are changed one at
-a time.
+the space, or lie near the best known points. A few candidates are refined: some are the best for
+different combinations of choices, the rest are the best of all others. Gradients refine continuous
+parameters. All other parameters are changed one at a time.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def _nearby_points(domain: Domain, good: Array, random: np.random.Generator) -> 
 
 
 def _diverse_points(domain: Domain, ranked: Array) -> Array:
-    """Return at most STARTS of the points `ranked`, in which the best point is first.
+    """Return at most STARTS of the points in `ranked`, which has the best point first.
 
     The results begin with the best points for a few combinations of choices, one point for each
     combination. The best of the remaining points follow.

@@ -92,7 +92,7 @@ def test_another_failure_of_uv_is_not_called_an_unreachable_index(
     (tmp_path / "uv.py").write_text("raise SystemExit('error: no such option')")
     output = install(PYTHONPATH=str(tmp_path))
     reason = "(error: no such option)"
-    assert output.startswith(f"uv can't install torch from PyTorch's index {reason}, so pip installs")
+    assert output.startswith(f"uv can't install torch from PyTorch's index {reason}, so pip")
     assert f"torch=={VERSION}" in packages(environment)
 
 

@@ -99,7 +99,7 @@ class Computer:
         """Perform what an installation does here and return what it says."""
         messages: list[str] = []
         steps = install.actions(settings, self.target, ME.pw_gid)
-        actions.go_through(steps, messages.append, dry_run=dry_run)
+        actions.perform_all(steps, messages.append, dry_run=dry_run)
         return messages
 
     def files(self) -> set[str]:
@@ -232,7 +232,7 @@ def test_files_made_unreadable_are_repaired(computer: Computer) -> None:
 def test_another_user_may_read_the_token_and_the_previous_one_may_not(computer: Computer) -> None:
     computer.go(SETTINGS)
     steps = install.actions(SETTINGS, computer.target, 12_345)
-    actions.go_through(steps, lambda _: None, dry_run=False)
+    actions.perform_all(steps, lambda _: None, dry_run=False)
     folder = computer.root / "etc/trialfleet"
     assert [path.stat().st_gid for path in (folder, folder / "node.token")] == [12_345] * 2
 
@@ -262,7 +262,7 @@ def test_install_fails_if_apt_brings_an_old_htcondor(computer: Computer) -> None
     too_old = replace(computer.target, installed=lambda: None)
     steps = install.actions(SETTINGS, too_old, ME.pw_gid)
     with pytest.raises(PoolError, match=r"apt did not install HTCondor 25\.14 or newer"):
-        actions.go_through(steps, lambda _: None, dry_run=False)
+        actions.perform_all(steps, lambda _: None, dry_run=False)
 
 
 def test_an_operating_system_error_is_reported_with_its_step(computer: Computer) -> None:

@@ -29,7 +29,11 @@ from trialfleet.nodes.job.chirp import Chirp, ChirpError
 from trialfleet.nodes.job.chirp_access import Channel
 from trialfleet.workflows.control.gang.checkpoint_urls import GangStore
 from trialfleet.workflows.control.gang.keeper import Keeper
-from trialfleet.workflows.facts.jobs.agent_messages import Said, read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import (
+    AgentMessage,
+    read_last_message,
+    read_order,
+)
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
@@ -177,24 +181,24 @@ class Gang:
         own = {"name": self.place.root.name, "trial": trial, "memory_mb": memory_mb}
         write_json(self.place.order, {**frame, **own, **more})
 
-    def answers(self, what: str, **more: Any) -> Said:
+    def answers(self, what: str, **more: Any) -> AgentMessage:
         """Answer what the gang says next, as the service does; return that."""
         before = read_order(self.place)
 
         def is_new() -> bool:
-            said = read_said(self.place)
+            said = read_last_message(self.place)
             return said is not None and before is not None and said.turn.number > before.turn
 
         self.keep(is_new)
-        said = read_said(self.place)
+        said = read_last_message(self.place)
         assert said is not None
         self.order(token=said.turn.token, turn=said.turn.number, do=what, last=False, **more)
         return said
 
     @property
-    def recorded(self) -> Said:
+    def recorded(self) -> AgentMessage:
         """The keeper's answer, and the files that the trial left in its place."""
-        said = read_said(self.place)
+        said = read_last_message(self.place)
         assert said is not None
         settle_attempt(self.place, 0)
         return said
@@ -441,7 +445,7 @@ def test_a_gang_trains_one_trial_after_another(gang: Gang, is_killed: bool) -> N
     gang.order(do="ask", last=False)
     gang.start(0)
     gang.keep(lambda: gang.roster.short and gang.roster.generation == 1)
-    assert read_said(gang.place) is None, "it has no trial before it has its slots"
+    assert read_last_message(gang.place) is None, "it has no trial before it has its slots"
     gang.start(1)
     asked = gang.answers("train", name=first)
     assert (asked.say, asked.turn.number, asked.trial) == ("ask", 1, "")

@@ -173,7 +173,7 @@ def test_plan_refuses_a_target_that_is_the_same_everywhere(place: Path) -> None:
         frame(0).with_columns(churned=pl.lit("5.5")).write_csv(place / f"data/{region}.csv")
     objective = {"metric": "val_rmse", "direction": "minimize"}
     [error] = problems_of(place, objective=objective)
-    said = "'churned' has only one value, 5.5, in the training rows; see the file"
+    said = "'churned' has only one value in the training rows: 5.5; see the file"
     assert said in error
     assert "data/north.csv" in error
 

@@ -224,7 +224,7 @@ def test_rows_without_a_target_are_left_out_and_counted() -> None:
     [
         ({"y": cycle(None)}, {}, "the target 'y' is empty in every row"),
         ({"y": cycle("2026-01-05")}, {}, "the target 'y' holds dates; it must be numbers or cl"),
-        ({"y": cycle("a")}, {}, "'y' has only one class, 'a', in the training rows"),
+        ({"y": cycle("a")}, {}, "'y' has only one class in the training rows: 'a'"),
         ({"y": [f"t{i}" for i in range(ROWS)]}, {}, "40 different values in 40 rows, too many"),
         (
             {"y": [*map(str, range(99, 98 + ROWS)), "?"]},
@@ -443,7 +443,7 @@ def test_a_split_column_may_have_several_names_for_each_part() -> None:
     ("columns", "options", "words"),
     [
         ({"p": cycle("train", "tets", None)}, {"column": "p"}, "'tets', nothing in 26 rows; each"),
-        ({"p": cycle("train", "test")}, {"column": "p"}, "none is in the part validation"),
+        ({"p": cycle("train", "test")}, {"column": "p"}, "is a validation row"),
         (
             {"p": cycle("a", "b")},
             {"time": "p"},
@@ -477,7 +477,7 @@ def test_a_split_column_may_have_several_names_for_each_part() -> None:
         ),
         ({"p": cycle(None)}, {"time": "p"}, "table.split: column 'p' has no values"),
         ({"p": cycle(1, None)}, {"time": "p"}, "table.split: column 'p' has 20 missing values"),
-        ({"p": cycle(1)}, {"time": "p"}, "none is in the part train or validation"),
+        ({"p": cycle(1)}, {"time": "p"}, "is a train or validation row"),
         ({}, {"column": "y"}, "table.split: 'y' is the target"),
         ({"p": cycle(["train"])}, {"column": "p"}, "'p' holds List(String), which can't split the"),
         ({"p": cycle(dt.timedelta(1))}, {"column": "p"}, "'p' holds Duration(time_unit='us'), wh"),

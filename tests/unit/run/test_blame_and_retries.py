@@ -14,8 +14,8 @@ from trialfleet.infra.pool.machines import Machine, parse_machines
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS, NODE_FAULTS
 from trialfleet.workflows.status.attempts import blame_and_retries
 from trialfleet.workflows.status.attempts.blame_and_retries import (
+    blames_machine,
     in_hold,
-    in_words,
     machines_to_avoid,
     own_errors,
 )
@@ -64,7 +64,7 @@ def test_the_code_and_reason_of_a_hold_show_whether_a_machine_caused_it(
     ],
 )
 def test_messages_that_only_a_machine_can_cause_are_known(message: str) -> None:
-    assert in_words(message)
+    assert blames_machine(message)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_messages_that_only_a_machine_can_cause_are_known(message: str) -> None:
     ],
 )
 def test_messages_of_the_trainers_own_errors_blame_no_machine(message: str) -> None:
-    assert not in_words(message)
+    assert not blames_machine(message)
 
 
 def test_a_machine_that_is_found_faulty_late_is_blamed_for_earlier_failures(

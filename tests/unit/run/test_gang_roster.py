@@ -17,8 +17,8 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     FORM,
     RUN,
     STARTING_SECONDS,
-    Apart,
     Job,
+    LeftOutAgent,
     Roster,
     Seat,
     Size,
@@ -95,7 +95,7 @@ def test_a_member_is_read_back_from_its_line() -> None:
 
 
 def test_a_roster_is_read_back_from_its_json() -> None:
-    apart = (Apart("t1", "h", "g", NOW, 60.0),)
+    apart = (LeftOutAgent("t1", "h", "g", NOW, 60.0),)
     own = training(0, 2, start=FIRST, code=3, result=RESULT, over="time", apart=apart)
     assert Roster.from_json(json.dumps(own.to_json()).encode()) == own
     with pytest.raises(ValueError, match="cluster"):

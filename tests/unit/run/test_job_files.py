@@ -20,12 +20,12 @@ from trialfleet.nodes.job.pack_and_unpack import DamagedPackageError, TooLargeEr
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.untrusted_files import JobFileError
 from trialfleet.workflows.control.gang import keeper
-from trialfleet.workflows.facts.jobs.agent_messages import read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import read_last_message, read_order
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import Roster
 from trialfleet.workflows.facts.jobs.job_log import read_job
 from trialfleet.workflows.facts.jobs.progress import last_report, read_reports
-from trialfleet.workflows.facts.jobs.unpacking import take_left
+from trialfleet.workflows.facts.jobs.unpacking import unpack_result
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.status.attempts.outcome import read_outcome, read_stop
 
@@ -78,7 +78,7 @@ def test_no_reader_waits_for_an_obstacle_in_place_of_a_file(
     assert isinstance(outcome, Failed)
     assert outcome.error.startswith("result.json ")
     assert read_stop(place) is None
-    assert (read_order(place), read_said(place)) == (None, None)
+    assert (read_order(place), read_last_message(place)) == (None, None)
     assert read_reports(place.progress, "auc") == {}
     assert last_report(place.progress, "auc") is None
     assert read_job(place) is None
@@ -217,7 +217,7 @@ def test_a_hostile_package_writes_only_in_its_folder(
 ) -> None:
     content = package(*HOSTILE[hostile], form=form).read()
     place.left.write_bytes(content)
-    take_left(place, place.left, max_bytes=1000)
+    unpack_result(place, place.left, max_bytes=1000)
     said = json.loads(place.result.read_text())
     assert said["status"] == "failed"
     assert said["error"].startswith("its result can't be used: ")
@@ -238,7 +238,7 @@ def test_the_error_names_the_limit_that_a_package_exceeds(
 
     def error(max_bytes: int) -> str:
         place.left.write_bytes(packed.getvalue())
-        take_left(place, place.left, max_bytes)
+        unpack_result(place, place.left, max_bytes)
         words: str = json.loads(place.result.read_text())["error"]
         return words.removeprefix("its result can't be used: ")
 
@@ -281,7 +281,7 @@ def test_a_model_is_refused_if_an_entry_is_neither_a_file_nor_a_folder(
     leave[kind](box / "model/deep/weights.pt")
     with place.left.open("wb") as file:
         pack_and_unpack.pack(["result.json", "out", "model"], box, file.write)
-    take_left(place, place.left)
+    unpack_result(place, place.left)
     assert place.out.read_text() == "no space left on /scratch"
     assert not (place.root / "model/config.json").exists()
     outcome = read_outcome(place, 0, "loss", {})
@@ -310,7 +310,7 @@ def test_a_model_is_refused_if_an_entry_cannot_be_read(
         agent = multiprocessing.get_context("fork").Process(target=pack_as_a_user)
         agent.start()
         agent.join()
-    take_left(place, place.left)
+    unpack_result(place, place.left)
     error = json.loads(place.result.read_text())["error"]
     assert error == "its result can't be used: 'model/weights' is not a readable file or folder"
 
@@ -324,7 +324,7 @@ def test_the_error_shows_a_file_name_that_is_not_utf8(
     (box / "model" / os.fsdecode(name)).touch()
     with place.left.open("wb") as file:
         pack_and_unpack.pack(["model"], box, file.write)
-    take_left(place, place.left)
+    unpack_result(place, place.left)
     error = json.loads(place.result.read_text())["error"]
     assert error == f"its result can't be used: the file name {b'model/' + name!r} is not UTF-8"
 
@@ -383,10 +383,10 @@ def test_a_gang_that_sends_more_than_its_disk_has_failed(place: TrialFolder, nam
     order = {"token": "", "turn": 0, "do": "train", "name": "trial", "trial": {}, "last": True}
     untrusted_files.write_json(place.order, order)
     kept._keep(5, [ad])
-    assert read_said(place) is None
+    assert read_last_message(place) is None
     sparse(place.gang / name)
     kept._keep(5, [ad])
-    said = read_said(place)
+    said = read_last_message(place)
     assert said is not None
     assert (said.say, said.trial, said.ended.code, said.ended.over) == ("ended", "trial", 1, "disk")
     assert not (place.gang / name).exists()

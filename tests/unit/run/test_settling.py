@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.run.test_job_log import SUBMITTED, TERMINATED, executing, of
 from trialfleet.optimizer.region_types import Complete
-from trialfleet.workflows.facts.jobs.gang_records import in_words, ranks_and_generation
-from trialfleet.workflows.facts.jobs.gang_roster import DONE, FORM, RUN, Apart, Roster, Seat
+from trialfleet.workflows.facts.jobs.gang_records import gang_progress, ranks_and_generation
+from trialfleet.workflows.facts.jobs.gang_roster import DONE, FORM, RUN, LeftOutAgent, Roster, Seat
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, read_outcome, settle_attempt
 
@@ -65,24 +65,27 @@ def test_without_a_recorded_end_the_first_job_that_failed_counts(place: TrialFol
 
 def test_the_state_of_a_gang_is_shown(place: TrialFolder) -> None:
     assert ranks_and_generation(place) == {}
-    assert in_words(place, 1, 2) == ("", False)
+    assert gang_progress(place, 1, 2) == ("", False)
     write_roster(place, state=FORM)
     assert ranks_and_generation(place) == {"ranks": 0, "generation": 3}
-    assert in_words(place, 1, 2) == ("its gang has 1 slot(s), and needs at least 2 to train", True)
-    assert in_words(place, 2, 2) == ("its ranks get ready for generation 3", False)
+    assert gang_progress(place, 1, 2) == (
+        "its gang has 1 slot(s), and needs at least 2 to train",
+        True,
+    )
+    assert gang_progress(place, 2, 2) == ("its ranks get ready for generation 3", False)
     write_roster(place, state=RUN)
-    assert in_words(place, 2, 2) == ("2 rank(s) train, in generation 3", False)
-    left_out = (Apart("t2", "10.0.0.7", "10.0.0.6", time.time() + 60, 60.0),)
+    assert gang_progress(place, 2, 2) == ("2 rank(s) train, in generation 3", False)
+    left_out = (LeftOutAgent("t2", "10.0.0.7", "10.0.0.6", time.time() + 60, 60.0),)
     write_roster(place, state=RUN, apart=left_out)
-    assert in_words(place, 2, 2)[0] == (
+    assert gang_progress(place, 2, 2)[0] == (
         "2 rank(s) train, in generation 3; 10.0.0.7 is left out for now: "
         "it and 10.0.0.6 can't reach each other by TCP"
     )
     write_roster(place, state=RUN, apart=(left_out[0]._replace(until=time.time() - 1),))
-    assert in_words(place, 2, 2) == ("2 rank(s) train, in generation 3", False)
+    assert gang_progress(place, 2, 2) == ("2 rank(s) train, in generation 3", False)
     for state in (DONE, RUN):
         write_roster(place, state=state, code=0)
         assert ranks_and_generation(place) == {"ranks": 2, "generation": 3}
-        assert in_words(place, 2, 2) == ("", False)
+        assert gang_progress(place, 2, 2) == ("", False)
     write_roster(place, state=RUN, trial="another")
     assert ranks_and_generation(place) == {}

@@ -69,7 +69,7 @@ def shares_rows_with_champion(study: Study) -> bool:
 
 
 def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
-    """Return whether `pattern` is neither in the trainer's command nor in any of its files.
+    """Return whether `pattern` is neither in the trainer's command nor in the trainer's files.
 
     Return False if this can't be known, because the trainer has no files, or a file isn't text.
     """

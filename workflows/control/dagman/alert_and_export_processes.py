@@ -90,7 +90,7 @@ class Watchers:
     def _is_done(self, watcher: Watcher) -> bool:
         """Return whether a program's work is done. If not, start the program unless it runs.
 
-        A program that died is started again only after `AGAIN_SECONDS`.
+        A program that died is started again `AGAIN_SECONDS` after its last start, or later.
         """
         process, now = self._processes.get(watcher), time.monotonic()
         if process and process.poll() is None:

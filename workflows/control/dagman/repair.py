@@ -84,7 +84,7 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def end_orphan(files: DagFiles) -> None:
-    """Kill the DAGMan process that holds this DAG's lock. Do nothing if its id is unknown."""
+    """Kill the DAGMan process that holds this DAG's lock. Do nothing if none is known."""
     if not (pid := lock_holder(files)):
         return
     with suppress(ProcessLookupError):

@@ -32,7 +32,7 @@ class UnreachableSchedd:
     def check(self, error: PoolError | None) -> None:
         """Kill the schedd if it had no address at this check and at the one before.
 
-        `error` is the error of this check's query of the schedd, or None if the query succeeded.
+        `error` is what this check's query of the schedd raised. It is None if the query succeeded.
         Only a NoAddressError says that the schedd has no address.
         """
         if not isinstance(error, NoAddressError):

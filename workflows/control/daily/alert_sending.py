@@ -36,7 +36,7 @@ class Sender(threading.Thread):
         self._ends = threading.Event()
 
     def run(self) -> None:
-        """Send the alerts of `outbox` until none waits. After `finish`, try only once more."""
+        """Send the alerts of `outbox` until none waits. After a call of `finish`, try once more."""
         while True:
             is_last = self._ends.is_set()
             try:
@@ -52,7 +52,7 @@ class Sender(threading.Thread):
             self._ends.wait(LOOK_SECONDS)
 
     def finish(self) -> None:
-        """Try for at most `SECONDS` seconds to send the alerts that still wait."""
+        """Let the thread try once more to send alerts, and wait for at most `SECONDS` seconds."""
         self._ends.set()
         self.join(SECONDS)
 

@@ -39,7 +39,7 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.cost_sums import CostSum, add, sums
 from trialfleet.workflows.status.costs.run_costs import read_costs
 from trialfleet.workflows.status.day_outcomes import warnings_of_day
-from trialfleet.workflows.status.earlier_model import BesideEarlier, beside_earlier
+from trialfleet.workflows.status.earlier_model import WithPrevious, beside_earlier
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.spec import Study
@@ -179,7 +179,7 @@ def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
 
 def _compare_with_earlier(
     folder: DailyFolder, outcomes: Iterable[Outcome]
-) -> dict[str, BesideEarlier]:
+) -> dict[str, WithPrevious]:
     found = {}
     for one in outcomes:
         run = RunFolder(folder.run(one.run)) if one.run else None
@@ -291,7 +291,7 @@ def _approval_lines(study: Study, waiting: Iterable[Outcome]) -> Iterator[str]:
         yield f"{one.region}: its new model waits for approval: {promote_command(model)}"
 
 
-def _values(both: BesideEarlier | None) -> dict[str, Any]:
+def _values(both: WithPrevious | None) -> dict[str, Any]:
     if both is None or both.value is None:
         return {}
     before = {} if both.value_before is None else {"value_before": both.value_before}
@@ -305,12 +305,12 @@ def _cost_data(cost: CostSum | None) -> dict[str, float]:
 def digest_table(
     outcomes: list[Outcome],
     costs: DaysCosts | None = None,
-    measured: Mapping[str, BesideEarlier] | None = None,
+    measured: Mapping[str, WithPrevious] | None = None,
 ) -> str:
     """Return a table of the regions' outcomes. Failed regions are at the top.
 
     With `costs`, the table shows each region's cost and the total. With `measured`, it shows the
-    result of each new model and of the model before.
+    result of each new model and of the region's previous model.
     """
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
@@ -326,7 +326,7 @@ def digest_table(
     return "\n".join(lines + ([_cost_text(costs.total)] if costs else []))
 
 
-def _values_text(both: BesideEarlier | None) -> str:
+def _values_text(both: WithPrevious | None) -> str:
     if both is None or both.value is None:
         return ""
     before = "" if both.value_before is None else f", before {number(both.value_before)}"

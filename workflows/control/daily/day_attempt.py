@@ -74,7 +74,7 @@ class Work:
         """Work on an attempt until each region has an outcome.
 
         Before each further step, yield the number of seconds to wait. Regions whose data arrives
-        late are left to another attempt. `take_arrived` returns these regions. If the study's file
+        late are left to another attempt, for which `take_arrived` returns them. If the study's file
         can't be used, InputError is raised, and the attempt stays open.
         """
         if attempt.ended:

@@ -22,6 +22,7 @@ def day_lock(
 
     During the wait, `gives_up` is called repeatedly with the day on which the lock's holder works,
     or with None if that day is unknown. If `gives_up` returns True, the wait ends without the lock.
+    If it returns False or None, the wait goes on.
     """
     while True:
         with lock_file(folder.lock, wait=False) as ours:

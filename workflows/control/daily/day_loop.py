@@ -272,11 +272,11 @@ class Days:
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
-        """Wait for the lease, and yield True. If `day` ends during the wait, yield False.
+        """Wait for the lease, and yield True. Yield False if the other manager finishes `day`.
 
         If two managers share the days, the lease is the right of one of them to work. This manager
-        holds the lease during the `with` block. A single manager needs no lease. A backfill waits
-        for as long as necessary.
+        holds the lease during the `with` block. A single manager needs no lease. With
+        `is_backfill`, wait for the lease even after the other manager has finished `day`.
         """
         managers = self._managers
         if managers is None:

@@ -49,7 +49,10 @@ class BusyDayWatch:
         self.busy: date | None = None
 
     def update(self, busy: date | None) -> None:
-        """Report an outage of HTCondor, and the day `busy` on which another process works."""
+        """Tell the user what is new about the wait for the day `busy`, or about HTCondor.
+
+        `busy` is the day on which another process works, or None if no such day is known.
+        """
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy

@@ -65,8 +65,9 @@ def export_all(
 ) -> dict[str, str]:
     """Export the models in `models_folders` to all targets, and return the targets' problems.
 
-    The result maps the title of a target with a problem to the problem. Without `models_folders`,
-    all models are exported. The caller must hold the lock of `folder` (`ExportFolder.hold_lock`).
+    The result has the problem of each target that has one, by the target's title. Without
+    `models_folders`, all models are exported. The caller must hold the lock of `folder`
+    (`ExportFolder.hold_lock`).
     """
     folder.keep_targets(targets)
     everything = folder.models_folders

@@ -307,7 +307,7 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set `variables` in the `with` block, and unset the others that MLflow reads for its login."""
+    """Set `variables` in the `with` block, and unset all other variables of MLflow's login."""
     previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:

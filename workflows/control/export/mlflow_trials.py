@@ -73,7 +73,7 @@ def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str
 
 
 def trial_tags(trial: Trial, parent: str) -> dict[str, object]:
-    """Return the tags for a trial's child run. A tag of None is not to be sent."""
+    """Return the tags for a trial's child run. Tags with the value None are not sent."""
     return {
         PARENT: parent,
         NUMBER: trial.trial,

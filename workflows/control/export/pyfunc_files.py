@@ -178,11 +178,11 @@ def _write_code(folder: Path, modules: Iterable[str]) -> str:
 
 
 def _inputs(columns: Columns) -> dict[str, str]:
-    """Return MLflow's type for each column that a model reads, or `any` to set no type.
+    """Return MLflow's type for each column that a model reads. `any` stands for no type.
 
     MLflow refuses whole numbers for `double` and numbers for `string`. But the type of a pandas
     column depends on the values in it, which may be whole numbers one day and fractions the next.
-    So only columns of plain text get a type, if none of their known texts looks like a number.
+    So a column gets a type only if it has plain text, and no known text looks like a number.
     """
     return dict.fromkeys(columns.numeric, "any") | {
         name: "any" if name in columns.kinds or any(map(_is_number, words)) else "string"

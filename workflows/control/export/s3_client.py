@@ -60,7 +60,7 @@ def list_objects(
 ) -> list[ObjectTypeDef]:
     """Return S3's entries for all objects in a bucket whose keys begin with `prefix`.
 
-    With a `delimiter`, keys that have it after the prefix are left out.
+    With a `delimiter`, objects whose keys have it after the prefix are left out.
     """
     pages = client.get_paginator("list_objects_v2").paginate(
         Bucket=bucket, Prefix=prefix, Delimiter=delimiter

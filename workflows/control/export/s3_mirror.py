@@ -70,7 +70,7 @@ class S3Mirror:
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Update a region's models in S3, and return a line for each change.
 
-        With `keep`, models that exist only in S3 are removed if `keep` doesn't keep them.
+        With `keep`, models that exist only in S3 are removed if they exceed the limits of `keep`.
         """
         root = f"{self._prefix}{published.study}/{published.region}/"
         names = {key.removeprefix(root) for key in self._list_objects(root, delimiter="/")} - {
@@ -219,7 +219,10 @@ class S3Mirror:
     def _remove_superfluous(
         self, root: str, published: Published, keep: Keep, others: set[str]
     ) -> list[str]:
-        """Remove models that `keep` does not keep. `others` are the models that only S3 has."""
+        """Remove the models in `others` that exceed the limits of `keep`.
+
+        `others` has the models that exist only in S3.
+        """
         ages = {run: model.as_of or OLDEST for run, model in published.models.items()}
         for run in others:
             if as_of := _parse_pointer(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):

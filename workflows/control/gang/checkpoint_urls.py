@@ -7,9 +7,9 @@ gang-store.json   the S3 prefixes for the checkpoints of an attempt, and of earl
                   checkpoints may remain; missing if the study sets no prefix for gangs
 gang/links.json   the signed URLs for the present generation, valid for some hours
 
-A thread of the keeper sends the requests to AWS. The keeper waits for an answer only if ranks start
-from a checkpoint in S3, and for at most 10 s. A rank without URLs sends checkpoints through the
-access point.
+A thread of the keeper sends the requests to AWS. If ranks start from a checkpoint in S3, the keeper
+waits for the answer, for at most 10 s. Otherwise it doesn't wait. A rank without URLs sends
+checkpoints through the access point.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ class GangStore:
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
         """Write signed URLs for the gang's next checkpoints, if the gang is training.
 
-        `files` are the names of the files that the gang has sent to the access point. Call this
-        before the roster is written, because agents that see the roster read the URLs.
+        `files` are the names of the files that the gang has sent to the access point. They show
+        which checkpoint was the last. Call this before the roster is written, because agents that
+        see the roster read the URLs.
         """
         there = _read_location(place)
         if there is None or roster.state != RUN:
@@ -156,7 +157,10 @@ class GangStore:
             place.gang_store.unlink(missing_ok=True)
 
     def _delete(self, location: _Location, names: Iterable[str] | None) -> bool:
-        """Delete the named objects, or all objects if `names` is None. Return whether it worked."""
+        """Delete the named objects, or all objects if `names` is None.
+
+        Return whether the deletion succeeded.
+        """
         try:
             asked = self._clients.get(location.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None

@@ -69,8 +69,8 @@ class Keeper:
     """Writes the rosters of one run's gangs.
 
     Checkpoints are in S3 if there is a `store`, else on the access point. `seconds` has the time
-    limits of regions' gangs, by the region's slug (its name in paths). The time counts from the
-    start of a gang's first job. After this time, the gang begins no further trial.
+    limits of regions' gangs, by the region's slug (its name in paths). A limit counts from the
+    start of the gang's first job. After that time, the gang begins no further trial.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ def keep(folder: RunFolder) -> None:
 
 
 def main() -> None:
-    """Supervise a run's gangs."""
+    """Write the rosters of a run's gangs."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
     logging.basicConfig(

@@ -15,7 +15,12 @@ from dataclasses import replace
 from trialfleet import nodes, untrusted_files
 from trialfleet.nodes.job.agent import EXIT_UNANSWERED
 from trialfleet.nodes.job.messages import PATIENCE, REPEAT_SECONDS, Order, build_message
-from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import (
+    AgentMessage,
+    is_answered,
+    read_last_message,
+    read_order,
+)
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
@@ -34,13 +39,13 @@ class Speaker:
 
     def __init__(self, place: TrialFolder, cluster: int) -> None:
         self._place, self._cluster = place, cluster
-        self._said: Said | None = read_said(place)
+        self._said: AgentMessage | None = read_last_message(place)
         self.order: Order | None = read_order(place)
 
     def advance(self, roster: Roster, now: float) -> Roster:
-        """Return `roster` with the next trial, or with the gang's end, as the service has ordered.
+        """Return `roster`, changed as the service ordered: to the next trial, or to the gang's end.
 
-        The gang also ends after `PATIENCE` seconds without an answer.
+        The gang also ends if the service has not answered a message for `PATIENCE` seconds.
         """
         said, order = self._said, self.order
         if order is None or roster.state == DONE:
@@ -72,8 +77,8 @@ class Speaker:
         """Tell the service that the gang's first trial has begun, or that a trial has ended.
 
         `before` and `after` are the roster before and after a step of the keeper. If the gang has
-        not got a trial yet, ask the service for its first trial. `wants` is True if the gang has
-        time for another trial.
+        not got a trial yet, ask the service for the gang's first trial. `wants` is True if the gang
+        has time for another trial.
         """
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)
@@ -83,7 +88,7 @@ class Speaker:
             self._send(jobs, "ask", 1)
 
     def _tell(self, roster: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Report a trial's end. Before that, move its result to where the service reads it."""
+        """Report a trial's end. First put the trial's result where the service looks for it."""
         if roster.result:
             left = self._place.words / nodes.RESULT_PACKAGE.format(roster.trial)
             untrusted_files.remove(left)

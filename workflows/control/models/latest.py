@@ -2,8 +2,8 @@
 
 A published model becomes the current model unless a later run or day has a model. So a run that is
 resumed late, or a run for a past day, doesn't replace a newer model. Only a person can switch the
-link to an older model. This choice stays until a run publishes that is later than all published
-models. A model whose time is in the future never counts as later, because a wrong clock gave it
+link to an older model. This choice stays until a model is published that is later than all
+others. A model whose time is in the future never counts as later, because a wrong clock gave it
 that time. Each switch of the link is recorded in the region's history, from which a rollback finds
 the previous model.
 """
@@ -32,7 +32,7 @@ LOCK = ".lock"
 def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
     """Lock a region's folder of models during a `with` block.
 
-    Wait while another process holds the lock. The value of the block is always True.
+    Wait while another process holds the lock. The `with` statement always yields True.
     """
     return lock_file(models_folder / LOCK, wait=True)
 
@@ -54,8 +54,8 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     """Return why `published` must not become the current model; None if nothing prevents it.
 
     One possible reason is that a later run has published a model, even if that model isn't current.
-    The other is that `published` was current before, and was replaced. Even if its publication is
-    repeated after a crash, `published` stays replaced, because a person may have replaced it.
+    The other is that `published` was current before, and was replaced. A publication that is
+    repeated after a crash must not undo this, because a person may have replaced the model.
     """
     link = published.parent / LATEST
     current = link.resolve()  # perhaps the choice of a person
@@ -89,7 +89,7 @@ def _subject(model: Path, current: Path) -> str:
 
 
 def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
-    """Return words that compare the ages of two models, after the model that they describe.
+    """Return one of two models, and words that compare this model's age with the other's.
 
     An example is (newer, "is of a later day").
     """

@@ -84,8 +84,8 @@ def publish(
     study has no gate.
 
     Raises:
-        InputError: another run with this id has published here, or the trainer's folder model/ has
-            a file that can't be published.
+        InputError: another run with the same id has published a model of this region, or the
+            trainer's folder model/ has a file that can't be published.
         OSError: the publish folder can't be written.
     """
     check_model(best.model)

@@ -42,7 +42,7 @@ def models_to_remove(
 
 
 def models_to_keep(models_folder: Path) -> set[str]:
-    """Return the runs whose models are never removed: current, previous, and awaiting approval."""
+    """Return the runs of the current model, the previous one, and one that awaits approval."""
     current, waits = history.current_run(models_folder / LATEST), read_awaiting(models_folder)
     others = [waits.run] if waits else []
     return {run for run in (current, *rollback_targets(models_folder)[-1:], *others) if run}

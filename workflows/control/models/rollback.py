@@ -63,7 +63,7 @@ def _find_previous(models_folder: Path, current: str) -> str:
 
 
 def rollback_targets(models_folder: Path) -> list[str]:
-    """Return the runs to whose models repeated rollbacks go back, oldest first.
+    """Return the runs whose models repeated rollbacks make current again, oldest first.
 
     The first rollback goes back to the model of the last run in the list.
     """
@@ -72,7 +72,7 @@ def rollback_targets(models_folder: Path) -> list[str]:
 
 
 def current_runs(link: Path) -> list[str]:
-    """Return the runs whose models are current now or were so before, oldest first.
+    """Return the runs whose models are or were current, oldest first.
 
     Models that a rollback replaced are left out. The model of the last run in the list is the
     current model.

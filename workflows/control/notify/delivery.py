@@ -56,8 +56,8 @@ def deliver(
     """Send the events that are due; return how many deliveries still wait.
 
     A delivery is the sending of one event to one channel. Deliveries to channels that the study no
-    longer has are abandoned. Channels whose keys are in `leave` are skipped. The caller holds
-    `Outbox.hold_lock`.
+    longer has are abandoned. Channels whose `channel_key` is in `leave` are skipped. The caller
+    holds `Outbox.hold_lock`.
     """
     by_key = {channel_key(channel): channel for channel in channels}
     waiting = [one for one in outbox.waiting_deliveries() if one.channel not in leave]

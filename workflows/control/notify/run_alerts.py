@@ -247,6 +247,8 @@ class RunEvents:
         """Return an event. The same folder, `kind`, region and `key` always give the same id.
 
         `what` is the title without the names of study, run and region. `text` has the details.
+        `key` distinguishes several events of one kind and region. `data` has values for programs,
+        by default the best result and the published model of `region`.
         """
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()

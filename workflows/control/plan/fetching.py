@@ -23,7 +23,7 @@ class UnreachableError(Exception):
 
 @contextmanager
 def fetch(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
-    """Yield a local file with the content of a path or an s3:// URL.
+    """Yield a local file with the content of `place`, a path or an s3:// URL.
 
     An object in S3 is downloaded to `folder`, and deleted when the `with` block ends.
     UnreachableError if the object can't be read. OSError if `folder` can't be written.

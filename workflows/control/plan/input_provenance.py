@@ -78,7 +78,10 @@ def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> Non
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
-    """Record which inputs of a region have changed since `freeze_data`; earlier records stay."""
+    """Record which inputs of a region have changed since `freeze_data`.
+
+    Changes that were recorded earlier stay recorded.
+    """
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
     _note(files, [name for each in frozen for name in _changed_files(folder, each)])
@@ -122,7 +125,8 @@ def _write(
 ) -> None:
     """Write `entries` to `file`, with relative paths for files in the run's folder.
 
-    Relative paths stay valid when planning, as its last step, renames the folder.
+    They stay valid in the last step of planning, which renames this folder. The file
+    also lists the folders in `places`, and has the items `more`.
     """
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry

@@ -1,4 +1,4 @@
-"""The writer of a run's folder, which first checks the study, the run's id and the folder.
+"""Functions that check a study, a run's id and its place, and then write the run's folder.
 
 The same study, run id, time and folder give the same bytes. The folder is written under a temporary
 name and then renamed. So an interrupted plan leaves no run.
@@ -73,11 +73,13 @@ def write_plan(
 ) -> RunFolder:
     """Write the folder of a run and return it.
 
-    `study` has all paths and defaults filled in. The id `run` also names the folders of the run's
-    models. The folder `out` must be empty or missing. `aws` has the AWS settings for the run's
+    `study` lists its regions by name, and has absolute paths and the defaults for the pool. The id
+    `run` also names the folders of the run's models. The folder `out` must be empty or missing.
+    `created` is the time of planning, by default now. `aws` has the AWS settings for the run's
     autoscaler. `notes` are lines about the choices made for the study. `places` says in which line
-    of the study's file each limit of a trial is set. `day` is the day that the run is for. `costs`
-    are mean costs of previous jobs. `previous` are results from which the run learns.
+    of the study's file a trial's memory, disk and time are limited. `day` is the day that the run
+    is for. `costs` are mean costs of previous jobs. `previous` are results from which the run
+    learns.
 
     Raises:
         InputError: the run's id or folder can't be used, a model with this id is already published,
@@ -164,10 +166,10 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield pairs: a parameter's name, and default settings in which it has an extreme value.
+    """Yield pairs: a parameter's name, and the default settings with an extreme value of it.
 
     The extreme values of a number are the ends of its range. Each choice of a categorical parameter
-    counts as an extreme value. The last pair is None and the unchanged default settings.
+    counts as an extreme value. The last pair has the unchanged default settings, and no name.
     """
     defaults = space.trial_params(space.defaults())
     for name, parameter in space.parameters.items():

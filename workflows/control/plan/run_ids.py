@@ -114,7 +114,7 @@ def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) ->
     """Claim the id `run` for the run's folder `place`; a second claim for this folder succeeds.
 
     Return the created files and folders, innermost first. Return None if another run has the id.
-    With `again`, the claim is tried once more if another plan deletes the folder of claims.
+    With `again`, try once more if another plan has just deleted the folder that holds all claims.
     """
     if not study.publishes:
         return []

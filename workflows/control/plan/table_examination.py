@@ -118,9 +118,9 @@ def write_tables(
 ) -> None:
     """Write each region's table.json, and table.npz for CSV or Parquet data.
 
-    `study` has `trainer: tabular`, and all paths and defaults filled in. `progress` is called with
-    two counts: the regions read so far, and all regions. `checks`, if given, compares the tables
-    with those of past days.
+    `study` has `trainer: tabular`, regions listed by name, and absolute paths. `progress` is called
+    with two counts: the regions read so far, and all regions. `checks`, if given, compares the
+    tables with those of past days.
 
     Raises:
         TablesError: some data can't be used for training. A problem that several files have is
@@ -252,7 +252,9 @@ def _examine_npz(study: Study, path: Path) -> Table:
             f"{table.columns.target!r}"
         )
     if study.table is not None:
-        raise TableError("table: does not apply to .npz files; write_table has set the columns")
+        raise TableError(
+            "table: does not apply to .npz files; write_table set the columns in the file"
+        )
     return table
 
 

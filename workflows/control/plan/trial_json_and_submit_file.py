@@ -69,7 +69,8 @@ class TrialFiles:
     Attributes:
         place: the trial's folder. For a lane's job, which trains several trials, the DAG node's
             folder.
-        order: the trial to train. For a lane's job, only values that all its trials share are used.
+        order: the order to train the trial. For a lane's job, only those of its values are used
+            that are the same for all trials of the lane.
     """
 
     run: str
@@ -94,8 +95,8 @@ class TrialFiles:
         """Write the trial's files, and the order that makes the job's agent start the trial.
 
         `turn` identifies the agent's message that the order answers; None before the job begins.
-        The trial continues from its checkpoint, if it has one. The checkpoint of a failed attempt
-        has been deleted.
+        If the trial has a checkpoint, it continues from there. It has none after a failed attempt,
+        because the checkpoint was deleted.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)
@@ -120,7 +121,7 @@ class TrialFiles:
         )
 
     def submit_text(self) -> str:
-        """Return the text of the job's submit file. It is submitted from the DAG node's folder."""
+        """Return the text of the job's submit file, for submission from the DAG node's folder."""
         study, folder, place, order = self.study, self.folder, self.place, self.order
         files = [d for d in self._data if not d.startswith(URL_PREFIXES)]
         sif = image_files(study)
@@ -241,7 +242,7 @@ class TrialFiles:
 
 
 def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
-    """Answer a message of a job's agent with the order to exit with `code`.
+    """Answer a message of a job's agent: order the agent to exit with the exit code `code`.
 
     `turn` identifies the message. `why` is the reason that the agent prints.
     """
@@ -255,7 +256,7 @@ def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
 
 
 def _prefix(path: Path) -> str:
-    """Return the part of a path before any character that HTCondor's list of prefixes forbids."""
+    """Return a path's part before the first character that a prefix can't contain, and a `*`."""
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 

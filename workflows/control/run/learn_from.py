@@ -67,7 +67,8 @@ def _objective(study: Study) -> str:
 def _newest_tasks(name: str, study: Study) -> list[PreviousTask] | None:
     """Return the results of a study's newest run with enough results; None if no run has results.
 
-    A run has enough if none of the `_NEWEST` newest runs with results has more than twice as many.
+    Only the `_NEWEST` newest runs with results are considered. A run has enough results if it has
+    at least half as many as each of the others.
     """
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
     runs = list(islice(_tasks_by_run(folders, name, study), _NEWEST))

@@ -50,7 +50,7 @@ def plan(
 
     Raises:
         InputError: the study, the id or the folder can't be used.
-        FleetError: the run would start EC2 nodes, but AWS does not say with which account.
+        FleetError: the run would start EC2 nodes, but the AWS account can't be determined.
     """
     if isinstance(study, Study):
         return _plan(study, run, out, notice, {}, _runs_day(day))

@@ -98,7 +98,7 @@ class CostEstimate:
         gate: the mean cost of the jobs of previous gates; None if there were none, or none will
             run.
         overhead: the cost of boot and idle time, divided by the cost of the jobs. None if the study
-            has no fleet, or if that cost is unknown.
+            has no fleet, or if this ratio is unknown.
         based_on: the number of previous trials.
     """
 
@@ -146,7 +146,7 @@ def past_costs(study: Study) -> CostsBefore | None:
 class _RunBefore:
     """A previous run, with its records of times and costs.
 
-    `complete` has the complete trials. `over` has a record of the job of each trial that has ended.
+    `complete` has the complete trials. `over` has, for each ended trial, a record of its job.
     `fulls` and `gates` have the records of the jobs of full trainings and of gates.
     """
 
@@ -158,9 +158,9 @@ class _RunBefore:
 
     @property
     def busy_part(self) -> float | None:
-        """The mean number of simultaneous jobs, divided by the maximum; None if unknown.
+        """The mean number of simultaneous jobs, divided by their maximum number; None if unknown.
 
-        Time between jobs and for publishing makes it less than 1.
+        The time between jobs and the time for publishing lower the result.
         """
         whole = self._seconds
         spans = [
@@ -178,8 +178,8 @@ class _RunBefore:
     def _seconds(self) -> float:
         """The time of the run without its pauses; 0 if the run hasn't ended.
 
-        DAGMan ends some seconds after the report. So the longer one counts: the time in the report,
-        or the running time of DAGMan.
+        The report has a time, but DAGMan ends some seconds after the report is written. So the
+        running time of DAGMan is returned if it is longer.
         """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")

@@ -59,7 +59,7 @@ class Checked:
         region: the region whose default settings were trained.
         metrics: the trial's metrics; None if the trial had not ended at the time limit.
         waited: True if the job never got a slot.
-        modes: the modes that ended in time, in the order of the tries.
+        modes: the modes that ended in time, in the order in which they were tried.
         unseen: "final" or "evaluate", if this mode did not end in time; otherwise None. Later modes
             were not tried.
         regions: the number of the study's regions; only one was tried.
@@ -123,9 +123,10 @@ def check(
 ) -> Checked:
     """Run a region's first trial as a separate job, before the run is submitted; return the result.
 
-    The job has the seed of the run's first trial. So a deterministic trainer will give the run the
-    same result. If the study publishes models, a full training is tried next. If the study has a
-    gate, the gate's job is tried last. The check ends early if a job doesn't end in time.
+    The job has the seed of the run's first trial. So if the trainer is deterministic, that trial
+    will have the same result. If the study publishes models, a full training is tried next. If the
+    study has a gate, the gate's job is tried last. The check ends early if a job doesn't end in
+    time.
 
     `seconds` limits each job. `progress` is called repeatedly with a line that says what a job
     waits for, or where it runs. `region` is by default the first region.

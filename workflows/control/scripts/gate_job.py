@@ -1,4 +1,4 @@
-"""The gate's job, which measures both models, and the verdict, also if nothing was measured.
+"""The gate's job, which measures the new and the current model; and the gate's verdict.
 
 A job measures both models on the same rows. If this job fails, the current model stays current, and
 the region continues. The DAG node `publish` computes the verdict. This takes 10,000 resamples,
@@ -71,7 +71,7 @@ def prepare(
     node: str,
     lane: tuple[str, Turn] | None = None,
 ) -> str | None:
-    """Have a job measure the new and the current model; return why no job does it, or None.
+    """Let a job measure the new and the current model; return None, or why no job does it.
 
     Without `lane`, the files of a separate job are written. With `lane`, a running job of a lane
     gets the order. `lane` is a pair: the lane's DAG node, and the id of the agent's message that
@@ -186,7 +186,7 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
     Later calls return the same verdict. Return None if the study has no gate.
 
     Raises:
-        InputError: the region's folder of models is itself a model.
+        InputError: the folder for the region's models, or its parent, is that of a single model.
         OSError: the disk is full.
     """
     if frozen.study.gate is None:
@@ -247,7 +247,8 @@ def _unmeasured_verdict(
 def read_measurements(place: TrialFolder) -> dict[str, Measured]:
     """Return the models' measurements by role, such as "champion" for the current model.
 
-    ValueError if the result or a file of losses can't be used. OSError if a file can't be read.
+    ValueError if result.json, or a file with each row's loss, can't be used. OSError if a file
+    can't be read.
     """
     return {
         name: Measured(

@@ -15,7 +15,7 @@ from trialfleet.workflows.status.attempts.job_record import note_job
 
 
 class GateScripts:
-    """Scripts that have a job measure the current and the new model, and record how it ended."""
+    """Scripts that let a job measure the current and the new model, and record the job's end."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder = studies, studies.folder

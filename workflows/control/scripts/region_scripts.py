@@ -5,7 +5,7 @@ from __future__ import annotations
 from trialfleet.files import write_json
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
-from trialfleet.workflows.control.scripts.region_studies import NotTaken
+from trialfleet.workflows.control.scripts.region_studies import JobRefused
 from trialfleet.workflows.facts.dagman.failing_scripts import failing_scripts
 from trialfleet.workflows.facts.dagman.files import read_node_status, removal
 from trialfleet.workflows.facts.dagman.recovery_files import is_locked, set_aside
@@ -26,7 +26,8 @@ class RegionScripts:
     def begin(self, slug: str) -> Reply:
         """Prepare the region's folder for a new DAGMan.
 
-        The reply prevents this DAGMan if the region is done, or if another DAGMan runs the region.
+        If the region is done, or if another DAGMan runs it, the reply keeps the new DAGMan from
+        starting.
         """
         files = self._folder.region(slug)
         if files.is_done:
@@ -66,7 +67,7 @@ class RegionScripts:
             write_json(files.stopped, {"reason": reason, "removed": True})
             return Reply(EXITS["done"], f"{slug}: {how}: {reason}")
         if int(return_code) == JOB_UNSUBMITTED:  # no RETRY then
-            return NotTaken(EXITS["retry"], f"{slug}: HTCondor did not take its DAGMan")
+            return JobRefused(EXITS["retry"], f"{slug}: HTCondor did not take its DAGMan")
         if int(retry) < int(most):
             return Reply(EXITS["retry"], f"{slug}: {how}: starting another")
         reason = f"{how}, as did {most} before it: {_last_error(files)}"

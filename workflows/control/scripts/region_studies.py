@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.jobs.agent_messages import Ended, read_ended
 from trialfleet.workflows.facts.jobs.job_log import last_job
 from trialfleet.workflows.facts.jobs.trial_marks import MarkKind, note
-from trialfleet.workflows.facts.jobs.unpacking import take_left
+from trialfleet.workflows.facts.jobs.unpacking import unpack_result
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS, RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.runs import spending
@@ -39,7 +39,10 @@ from trialfleet.workflows.study.frozen import FrozenStudy
 
 
 class RegionStudies:
-    """A run's regions, by slug, with their Optuna studies in the run's trial database."""
+    """A run's regions, with their Optuna studies in the run's trial database.
+
+    A region is looked up by its slug, a form of its name that is safe in paths.
+    """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
         self.folder = folder
@@ -132,7 +135,7 @@ class RegionStudies:
 
         The trial's end is added to the job's event log if it is missing there.
         """
-        take_left(place, place.left, parse_bytes(self.study.resources.disk))
+        unpack_result(place, place.left, parse_bytes(self.study.resources.disk))
         ended = read_ended(place)
         if ended and (job := last_job(place.log)):
             note_ended(place, job, ended)
@@ -169,12 +172,12 @@ class RegionStudies:
 
 
 def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
-    """Write into a job's event log that the job `job` (such as 12.0) ended a trial, and how."""
+    """Write into a job's event log how the trial in `place` ended; `job` is an id such as 12.0."""
     when = untrusted_files.file_stamp(place.ended)[1] or untrusted_files.file_stamp(place.said)[1]
     note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 
-class NotTaken(Reply):
+class JobRefused(Reply):
     """The reply after HTCondor refused to take a job. The job will be submitted again."""
 
 
@@ -186,7 +189,7 @@ def without_job(node: str, job: JobEnd) -> Reply | None:
     and the reply depends on the script's exit code `job.asked`.
     """
     if job.code == JOB_UNSUBMITTED:
-        return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")
+        return JobRefused(EXITS["retry"], f"{node}: HTCondor did not take its job")
     if job.code != NO_JOB:  # then `asked` may be unknown: DAGMan was restarted after the script
         return None
     if job.asked == EXITS["skip"]:

@@ -1,7 +1,8 @@
 """The requests that PRE and POST scripts of DAG nodes send to the optimiser's service.
 
-The program `serve FOLDER [--wait]` is this service. Every request may be repeated, because DAGMan
-runs a script again after a crash. RETURN and PRE are the exit codes of the job (or DAGMan) and of
+The program `serve FOLDER [--wait]` is this service. With --wait, it first waits until another
+service of the run has ended. Every request may be repeated, because DAGMan runs a script again
+after a crash. RETURN and PRE are the exit codes of the job (or DAGMan) and of
 the PRE script. RETRY is the number of the DAG node's retries so far, and MAX is their maximum.
 
 begin REGION                             prepare for a new DAGMan of the region
@@ -35,7 +36,11 @@ from trialfleet.workflows.control.plan.input_provenance import note_changes
 from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.control.scripts.region_scripts import RegionScripts
-from trialfleet.workflows.control.scripts.region_studies import NotTaken, RegionStudies, without_job
+from trialfleet.workflows.control.scripts.region_studies import (
+    JobRefused,
+    RegionStudies,
+    without_job,
+)
 from trialfleet.workflows.control.scripts.stop_orders import EarlyStopping
 from trialfleet.workflows.control.scripts.trial_assignment import Turns
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
@@ -77,7 +82,7 @@ class _Script:
         self._files, self._node, self._operation = folder.region(slug), node, operation
 
     def note_reply(self, reply: Reply) -> None:
-        if isinstance(reply, NotTaken):
+        if isinstance(reply, JobRefused):
             self._note(reply.message)
         elif reply.exit_code != EXITS["defer"]:
             note_success(self._files.failing, self._node)
@@ -109,7 +114,7 @@ class ScriptRequests:
 
     Only this object writes the run's Optuna studies. The lock of the optimiser's service excludes
     other writers on this machine. A manager on another machine may have taken over the run, so the
-    owner is checked before each write.
+    run's owner is checked before each write.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -188,7 +193,7 @@ class ScriptRequests:
         return reply
 
     def idle(self) -> bool:
-        """Use idle time: suggest parameters ahead, or read reports. Return whether work is left."""
+        """Compute parameters in advance, or read reports. Return whether work is left."""
         if not self._warm:
             warm_up(self._frozen.study.sampler)
             self._warm = True
@@ -239,10 +244,10 @@ class ScriptRequests:
 
 
 def _bring_agent(folder: RunFolder, study: Study) -> None:
-    """Add this release's agent, the program that runs a job's trials, to a run of an older release.
+    """Add this release's agent, which runs a job's trials, to a run that an older release planned.
 
-    A run without gangs keeps its agent if it has one. Jobs that already run keep their agent. But
-    if they belong to a gang that an older release started, the keeper removes them, and DAGMan
+    It is added only if the run has gangs or lacks an agent. Jobs that already run keep their agent.
+    But if they belong to a gang that an older release started, the keeper removes them, and DAGMan
     submits new ones. The keeper is the process that gives the jobs of a gang their ranks.
     """
     if study.has_gangs or not folder.agent.exists():

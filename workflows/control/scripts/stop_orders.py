@@ -86,7 +86,10 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Return whether running trials have reports, and something is new since the last check."""
+        """Return whether running trials have reports, and there is news since the last check.
+
+        News is a new report, a new stop order, or a trial that began or ended.
+        """
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False

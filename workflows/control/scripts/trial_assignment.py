@@ -21,7 +21,12 @@ from trialfleet.workflows.control.scripts.full_training_scripts import FinalScri
 from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies, note_ended
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
-from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import (
+    AgentMessage,
+    is_answered,
+    read_last_message,
+    read_order,
+)
 from trialfleet.workflows.facts.jobs.ordered_trial import (
     find_trained_trial,
     has_checkpoint,
@@ -78,7 +83,7 @@ class Turns:
         self._later = dict.fromkeys((*self._watched.values(), *self._unwatched), 0.0)
 
     def watch(self, slug: str, node: str) -> None:
-        """Watch the messages of a DAG node's job, if the folder for them exists."""
+        """Watch the messages of a DAG node's job, if the job's folder for messages exists."""
         words = self._place(slug, node).words
         if not untrusted_files.is_folder(words):
             return
@@ -138,7 +143,7 @@ class Turns:
         OptimizerError if the trial database can't be used. OSError if a file can't be written.
         """
         place = self._place(slug, node)
-        said, order = read_said(place), read_order(place)
+        said, order = read_last_message(place), read_order(place)
         if said is None or order is None:
             return
         trial = self._find_trial(slug, node, said.trial)
@@ -159,7 +164,7 @@ class Turns:
             self._answer_question(slug, node, said)
 
     def _record_end(
-        self, slug: str, node: str, trial: TrialFolder, message: Said, *, is_last: bool
+        self, slug: str, node: str, trial: TrialFolder, message: AgentMessage, *, is_last: bool
     ) -> None:
         """Record the end of `trial`, which `message` reports; tell the agent what comes next.
 
@@ -198,8 +203,11 @@ class Turns:
         if not self._end_job(slug, node, message, reply):
             self._next(slug, node, message)
 
-    def _end_job(self, slug: str, node: str, message: Said, reply: Reply) -> bool:
-        """Let the agent exit if `reply` ends the agent's job or region; return whether it exits."""
+    def _end_job(self, slug: str, node: str, message: AgentMessage, reply: Reply) -> bool:
+        """Let an agent exit if `reply` ends its job or the region.
+
+        Return whether the agent exits.
+        """
         log.info("%s", reply.message)
         if reply.exit_code == EXITS["done"]:
             return False
@@ -208,14 +216,14 @@ class Turns:
         dismiss(self._place(slug, node), message.turn, code, reply.message)
         return True
 
-    def _next(self, slug: str, node: str, message: Said) -> None:
+    def _next(self, slug: str, node: str, message: AgentMessage) -> None:
         place = self._place(slug, node)
         if not message.wants:
             dismiss(place, message.turn, 0, "another job continues")
         else:
             self._hand_out(slug, node, message)
 
-    def _answer_question(self, slug: str, node: str, message: Said) -> None:
+    def _answer_question(self, slug: str, node: str, message: AgentMessage) -> None:
         """Assign a trial to a job whose agent asks for one.
 
         The DAG node's previous job may have been lost after the result of its trial had arrived.
@@ -225,7 +233,7 @@ class Turns:
         if told is None or not self._end_job(slug, node, message, told):
             self._hand_out(slug, node, message)
 
-    def _hand_out(self, slug: str, node: str, message: Said) -> None:
+    def _hand_out(self, slug: str, node: str, message: AgentMessage) -> None:
         if why := self._studies.space_problem():
             log.info("%s waits: %s", node, why)
             raise OSError(why)
@@ -239,10 +247,10 @@ class Turns:
         note(trial, message.job, time.time(), MarkKind.BEGINS)
         self._studies.files(slug, chosen.name, chosen.answer).hand_out(message.turn)
 
-    def _asked_behind_trials(self, slug: str, node: str, message: Said, why: str) -> None:
+    def _asked_behind_trials(self, slug: str, node: str, message: AgentMessage, why: str) -> None:
         """Answer an agent that asked for a trial although its region needs no further trial.
 
-        First record a full training or a measurement that is unrecorded because its agent was lost.
+        First record a full training or a measurement, if the loss of an agent left it unrecorded.
         Then order the full training or the measurement that comes next, or let the agent exit.
         """
         behind: _End | None = None
@@ -257,7 +265,9 @@ class Turns:
     def _behind_best(self, slug: str, node: str) -> _End | None:
         return self._gate if self._final.has_trained(slug, node) else None
 
-    def _end(self, slug: str, node: str, message: Said, why: str, behind: _End | None) -> None:
+    def _end(
+        self, slug: str, node: str, message: AgentMessage, why: str, behind: _End | None
+    ) -> None:
         """Order the full training or the gate's job (`behind`), or let the agent exit.
 
         `behind` is None if neither is left to do. `why` is the reason for the exit.

@@ -24,7 +24,11 @@ from trialfleet.optimizer.region_types import (
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.scripts.budgets_spent import Budgets
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
-from trialfleet.workflows.facts.jobs.agent_messages import is_answered, read_order, read_said
+from trialfleet.workflows.facts.jobs.agent_messages import (
+    is_answered,
+    read_last_message,
+    read_order,
+)
 from trialfleet.workflows.facts.jobs.job_log import first_failure, last_job
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -45,7 +49,7 @@ from trialfleet.workflows.status.run_trials import RunTrials
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial to train now: its name, and its number, parameters and seed."""
+    """A trial to train now: its name, number, parameters and seed."""
 
     name: str
     answer: Assignment
@@ -60,7 +64,7 @@ class TrialScripts:
         self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of a DAG node's job, and those of its trial if the job is for one trial.
+        """Write the files of a DAG node's job and, if the job is for one trial, the trial's files.
 
         A lane's job trains several trials. Its agent asks for each of them itself.
         """
@@ -89,7 +93,7 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
     def _under_way(self, slug: str, node: str, ended: str | None = None) -> str | None:
-        """Return a DAG node's first trial, except `ended`, that has parameters but no result.
+        """Return a DAG node's first trial with parameters but no result; skip the trial `ended`.
 
         Return None if this trial has a stop order, or if no attempt may start any more. In both
         cases, the trial's end is recorded.
@@ -140,14 +144,16 @@ class TrialScripts:
         The reply says whether another job follows.
         """
         name = self.find_unfinished(slug, node) or (node if is_trial(node) else None)
-        has_asked = job.code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
+        has_asked = (
+            job.code == 0 or read_last_message(self._folder.region(slug).trial(node)) is not None
+        )
         if name is None and not has_asked:
             chosen = self.choose(slug, node)  # the trial for which the error counts
             name = chosen.name if isinstance(chosen, Chosen) else None
         if name is None:
             return self._reply_after_trial(slug, node)
         place = self._folder.region(slug).trial(name)
-        said, order = read_said(place), read_order(place)
+        said, order = read_last_message(place), read_order(place)
         if (
             order
             and order.code
@@ -248,7 +254,7 @@ class TrialScripts:
         return Reply(EXITS["retry"], f"{node}: continues in another job")
 
     def find_unfinished(self, slug: str, node: str, ended: str | None = None) -> str | None:
-        """Return a DAG node's first trial, except `ended`, that has parameters but no result."""
+        """Return a DAG node's first trial with parameters but no result; skip the trial `ended`."""
         running, own = self._studies.get_study(slug).running_nodes(), parse_trial_range(node)
         return next((name for name in running if own.has(name) and name != ended), None)
 

@@ -65,7 +65,7 @@ class Managers:
         repeatedly. Once it returns True, yield False.
 
         With `at_once`, a free lease is taken at once. Otherwise, if the other manager held the
-        lease last, this manager first waits as long as a lease is valid. In this time the other
+        lease last, this manager first waits for the duration of a lease. In this time the other
         manager can take the lease again. It should, because its machine has the last days' results.
         """
         self._lost.clear()
@@ -118,7 +118,7 @@ class Managers:
     def restore(self, regions: Iterable[str]) -> None:
         """Make the other manager's current models current on this machine.
 
-        But if this machine switched a region's model after the switch in S3, its choice stays.
+        But if this machine switched a region's model after the switch in S3, that model stays.
         """
         self._retry(lambda: self._models.restore(regions, self._say))
 

@@ -98,8 +98,8 @@ class ModelsInS3:
 def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
     """Return whether S3's choice of a current model is news for this machine.
 
-    It is news if `pointer`, S3's choice, names another model than the last of this machine's
-    changes (`here`), and is newer than this change. A change by `restore` never counts as
+    `here` has this machine's changes. `pointer`, S3's choice, is news if it names another model
+    than the last change, and is newer than that change. A change by `restore` never counts as
     newer than `pointer`, because it only copied S3's choice.
     """
     if not here:

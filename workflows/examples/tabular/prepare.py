@@ -39,7 +39,10 @@ def main() -> None:
 
 
 def parcels(region: str, reasons: dict[str, float]) -> list[dict[str, object]]:
-    """Return a region's parcels, ordered by day."""
+    """Return a region's parcels, ordered by day.
+
+    `reasons` maps each reason for delay to its increase of the log-odds that a parcel is late.
+    """
     dealt = random.Random(region)  # noqa: S311 - the same rows each time
     rows: list[dict[str, object]] = []
     for number in range(ROWS):

@@ -42,7 +42,7 @@ class FailingScript:
     since: str
 
     def __str__(self) -> str:
-        """Return the failure as one line, without the fields that change if it repeats."""
+        """Return the failure as one line, which contains neither `times` nor `since`."""
         return f"{self.script} of {self.node} fails: {self.error}; it will be retried"
 
 

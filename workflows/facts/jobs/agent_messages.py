@@ -53,7 +53,7 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class AgentMessage:
     """The last message of a job's agent.
 
     Attributes:
@@ -78,11 +78,11 @@ class Said:
         return self.say == "ended" and self.trial == name
 
 
-def read_said(place: TrialFolder) -> Said | None:
+def read_last_message(place: TrialFolder) -> AgentMessage | None:
     """Return the last message of the agent of a trial's job; None if there is no valid message."""
     try:
         plain = untrusted_files.read_json(place.said, untrusted_files.MOST_ORDER, place.node_root)
-        return Said(
+        return AgentMessage(
             job=str(plain["job"]),
             turn=Turn(str(plain["token"]), int(plain["turn"])),
             say=_check_choice(Say, EARLIER_SAY.get(plain["say"], plain["say"])),
@@ -98,7 +98,7 @@ def read_said(place: TrialFolder) -> Said | None:
 def read_ended(place: TrialFolder) -> Ended | None:
     """Return how a trial ended; None if its agent has not reported this yet.
 
-    Call `unpacking.take_left` first: it moves the files from the agent's package to the trial's
+    Call `unpacking.unpack_result` first: it moves the files from the agent's package to the trial's
     folder, where this function reads them.
     """
     try:
@@ -106,7 +106,7 @@ def read_ended(place: TrialFolder) -> Ended | None:
             untrusted_files.read_json(place.ended, untrusted_files.MOST_AGENT, place.root)
         )
     except _NONE:
-        said = read_said(place)
+        said = read_last_message(place)
         return said.ended if said and said.reports_end_of_trial(place.root.name) else None
 
 
@@ -129,7 +129,7 @@ def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
         return None
 
 
-def is_answered(message: Said, order: Order) -> bool:
+def is_answered(message: AgentMessage, order: Order) -> bool:
     """Return whether `order` answers the agent's message."""
     return message.turn == Turn(order.token, order.turn)
 
@@ -141,7 +141,7 @@ def question_time(place: TrialFolder) -> float | None:
     """
     if untrusted_files.file_stamp(place.said)[1] <= untrusted_files.file_stamp(place.order)[1]:
         return None
-    said, order = read_said(place), read_order(place)
+    said, order = read_last_message(place), read_order(place)
     if said is None or order is None or is_answered(said, order) or order.last:
         return None
     return said.time if said.say in {"ask", "ended"} else None

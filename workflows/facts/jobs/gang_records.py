@@ -52,7 +52,7 @@ def left_checkpoints(folder: RunFolder) -> tuple[str, ...]:
     return (f"{where}; to delete one: aws s3 rm --recursive PREFIX",) if left else ()
 
 
-def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
+def gang_progress(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
     """Return a text on a gang's progress, and whether the gang has too few slots to train.
 
     The gang has `slots` slots and needs at least `least`. The text is empty if the gang has no

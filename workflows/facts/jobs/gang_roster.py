@@ -32,7 +32,7 @@ class Seat(NamedTuple):
     door: int = 0
 
 
-class Apart(NamedTuple):
+class LeftOutAgent(NamedTuple):
     """A living agent that the gang leaves out for now, because another agent can't reach it.
 
     `host` is the address of this agent's machine. `other` is the address of the other agent's
@@ -88,7 +88,7 @@ class Roster:
     code: int | None = None
     over: str | None = None
     result: str | None = None
-    apart: tuple[Apart, ...] = ()
+    apart: tuple[LeftOutAgent, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the roster as plain data."""

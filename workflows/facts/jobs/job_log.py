@@ -175,7 +175,7 @@ def read_between_trials(
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
-    """Return the executions of a job of several trials, and the other steps that it ran.
+    """Return the executions of a job of several trials, and the other steps that the job ran.
 
     The other steps can be "best", the full training, and "gate". A machine without a price costs
     `price` USD per hour. A running execution ends at `now`; if `now` is None, at its last event.

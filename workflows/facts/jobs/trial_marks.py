@@ -83,8 +83,8 @@ def note(
 
     `job` is an id such as `12.0`, and `when` is in Unix seconds. `ended` says how the trial ended.
     Nothing is written if the log was removed. Also, nothing is written if the trial's last mark of
-    a start or end, in this execution of the job, has the same kind. Raises OSError if writing
-    fails.
+    a start or end, in this execution of the job, already has the kind `kind`. Raises OSError if
+    writing fails.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))

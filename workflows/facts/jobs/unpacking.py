@@ -21,7 +21,7 @@ _MAY_BE_LOST = ("out", "err", "progress.jsonl")
 _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 
 
-def take_left(place: TrialFolder, package: Path, max_bytes: float = math.inf) -> None:
+def unpack_result(place: TrialFolder, package: Path, max_bytes: float = math.inf) -> None:
     """Move a trial's files from `package` into the trial's folder, and remove the package.
 
     If the package is damaged, or if its files have more than `max_bytes` bytes in total, the trial

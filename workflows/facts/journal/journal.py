@@ -79,7 +79,7 @@ class Attempt:
 
     Attributes:
         run: the id of the attempt's run. If no region needs training, this run doesn't exist. An
-            attempt that resumes an earlier attempt has the run of the earlier one.
+            attempt that resumes an earlier attempt has the run of the earlier attempt.
         deadline: the time after which no more trials begin; None if there is no deadline.
         ended: when the last region got an outcome; None before that.
     """

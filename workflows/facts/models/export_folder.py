@@ -118,7 +118,7 @@ def export_problems(study: Study) -> tuple[str, ...]:
 def export_targets(study: Study, variables: Mapping[str, str]) -> Targets | None:
     """Return the export targets of a study; None if the study exports no models.
 
-    `variables` are environment variables for AWS, which the targets include.
+    The result contains `variables`, environment variables for AWS.
     """
     if study.export is None:
         return None

@@ -3,7 +3,7 @@
 A region's lanes run in parallel, with one trial at a time in each lane. With
 `budget.trials_per_job: all`, a lane is one DAG node, and its job trains all trials of the lane.
 Otherwise, a lane is a chain of DAG nodes, each with a job that trains some of the lane's trials. If
-a region has several chains, they have DAG nodes for a quarter more trials than the region may
+a region has several chains, the chains have DAG nodes for a quarter more trials than the region may
 train, so that lanes on faster machines can train more. DAG nodes that are left when the region's
 budget is used up are skipped.
 """
@@ -83,7 +83,7 @@ class RegionGraph:
         return [node for lane in self.lanes for node in lane]
 
     def next_trial(self, node: str, begun: Container[str]) -> str | None:
-        """Return a DAG node's first trial that is not in `begun`; None if all are."""
+        """Return the first of a DAG node's trials that is not in `begun`; None if there is none."""
         own = parse_trial_range(node)
         last = min(own.last, self.trials)
         names = (own.name(number, self.length) for number in range(own.first, last + 1))

@@ -99,8 +99,8 @@ def in_short(reason: str) -> str:
 def first_clauses(words: str, max_length: int) -> str:
     """Return `words`, cut to at most `max_length` characters.
 
-    The text is cut before a colon if at least 40% of `max_length` remain. Otherwise it ends with an
-    ellipsis (…).
+    The text is cut before a colon if this keeps at least 40% of `max_length`. Otherwise it ends
+    with an ellipsis (…).
     """
     if len(words) <= max_length:
         return words

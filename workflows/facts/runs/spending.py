@@ -91,9 +91,9 @@ def read_spending(
 ) -> Spending | None:
     """Return the cost of a run's fleet, from the last file that the fleet's autoscaler wrote.
 
-    Return None if the run has no fleet, if there is no such file, or if the autoscaler serves all
-    runs. Each EC2 node is charged until `now`, or until its end if that was earlier. If the end is
-    unknown, the node is assumed to end when its lease expires.
+    Return None if the run has no fleet, if there is no such file, or if the autoscaler works for
+    all runs. Each EC2 node is charged until `now`, or until its end if that was earlier. If the end
+    is unknown, the node is assumed to end when its lease expires.
     """
     report = run_report(folder.fleet_state, fleet.full_name, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # the report is about all runs

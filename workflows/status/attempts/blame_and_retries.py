@@ -1,9 +1,9 @@
 """The blame for a failed attempt (trainer or machine), and whether and where to retry it.
 
-A failure that a machine or HTCondor caused uses up no retry. Such a failure is known from
-HTCondor's hold code, from the trainer's error or last line of output, or from the machine's own
-ClassAd in the pool. A broken machine may be recognised only after the third failed job. Earlier
-failures on that machine then count as the machine's fault, too.
+If a machine or HTCondor caused a failure, the failure uses up no retry. Such a failure is known
+from HTCondor's hold code, from the trainer's error or last line of output, or from the machine's
+own ClassAd in the pool. Sometimes a broken machine is recognised only after its third failed job.
+Earlier failures on that machine then count as the machine's fault, too.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def in_hold(code: int, reason: str) -> bool:
     return True
 
 
-def in_words(message: str) -> bool:
+def blames_machine(message: str) -> bool:
     """Return whether a trainer's last line of output indicates a broken machine."""
     return _WORDS.search(message) is not None
 

@@ -19,8 +19,8 @@ def read_execution(
 ) -> TrialExecution:
     """Return the facts about a trial's execution, from its job's files.
 
-    `failed` says that the trial has no result. `attempts` is DAGMan's number of attempts,
-    which lacks those before a stop. So it is used only if the job's log shows no attempt.
+    `failed` says that the trial has no result. `attempts` is DAGMan's count of the attempts. The
+    count leaves out attempts before a stop, so it is used only if the job's log shows no attempt.
     """
     plain, metric = _job_data(place, study, failed=failed), study.objective.metric
     # if the job's files are missing, the reports that its agent sent
@@ -32,7 +32,7 @@ def read_execution(
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
     """Write the facts about the job of a full training or gate to job.json.
 
-    The trial database has only the jobs of trials.
+    The trial database can't have these facts, because it has only trials.
     """
     untrusted_files.write_json(place.job, _job_data(place, study, failed=failed))
 

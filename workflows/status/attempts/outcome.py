@@ -18,7 +18,7 @@ from trialfleet.workflows.cleaning import amount, clean, is_finite
 from trialfleet.workflows.facts.jobs.agent_messages import read_ended, read_order
 from trialfleet.workflows.facts.jobs.executions import read_events, submissions
 from trialfleet.workflows.facts.jobs.job_log import first_failure
-from trialfleet.workflows.facts.jobs.unpacking import take_left
+from trialfleet.workflows.facts.jobs.unpacking import unpack_result
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.rules.jobs_without_progress import EVICTED, STUCK
@@ -43,10 +43,10 @@ def settle_attempt(place: TrialFolder, return_code: int, max_bytes: float = math
     """Move an attempt's files into the trial's folder, and return the attempt's exit code.
 
     `return_code`, from DAGMan or the agent, is returned if neither the files nor the job's log tell
-    how the attempt ended. Files that are damaged or have more than `max_bytes` are replaced by a
-    failed result with the reason. Raises OSError, for example if the disk is full.
+    how the attempt ended. If the files are damaged, or have more than `max_bytes` in total, the
+    trial gets a failed result with the reason. Raises OSError, for example if the disk is full.
     """
-    take_left(place, place.left, max_bytes)
+    unpack_result(place, place.left, max_bytes)
     if ended := read_ended(place):
         return ended.code
     # For a gang, DAGMan may report a job that was removed because another had failed.
@@ -59,8 +59,8 @@ def read_outcome(
     """Return the outcome of an ended job. A result must have the objective's `metric`.
 
     `return_code` is as DAGMan gives it to a POST script: an exit code, a negated signal number, or
-    a number below -999 for a job that did not exit. `places` is used in error messages. It maps a
-    study's key that limits a trial, such as `resources.memory`, to its place in the study file
+    a number below -999 for a job that did not exit. `places` is used in error messages. It maps
+    keys that limit a trial, such as `resources.memory`, to the keys' places in the study file
     (`FILE:LINE`).
     """
     ended = read_ended(folder)
@@ -79,7 +79,7 @@ def read_outcome(
     words = _own_words(folder)
     never_began = return_code in EXITS_NO_COMMAND
     error = f"{how}: {words}" if words else how
-    by_machine = not never_began and blame_and_retries.in_words(words)
+    by_machine = not never_began and blame_and_retries.blames_machine(words)
     return Failed(error=error, final=never_began, never_began=never_began, by_machine=by_machine)
 
 
@@ -282,7 +282,7 @@ def _own_words(folder: TrialFolder) -> str:
 
 
 def last_line(path: Path) -> str:
-    """Return the last non-blank line of a file, cleaned and shortened, or ""."""
+    """Return the last non-blank line of a file, cleaned and shortened, or "" if there is none."""
     tail, _ = untrusted_files.tail(path, _LAST_BYTES)
     for line in reversed(tail.decode(errors="replace").splitlines()):
         if words := _clean(line):
@@ -317,7 +317,8 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfM
 def _got_nowhere(removal: str, evictions: int) -> str:
     """Return why a job was removed for lack of progress, or "" if it was not.
 
-    `removal` is the reason of the removal in the job's log.
+    `removal` is the reason of the removal in the job's log. A removal by the rule of the submit
+    file is for lack of progress if the job had `evictions`.
     """
     for beginning in (f"{EVICTED}: ", f"{STUCK}: "):
         if beginning in removal:

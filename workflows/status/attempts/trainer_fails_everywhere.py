@@ -1,6 +1,7 @@
 """The decision to end a run early because all its attempts fail with the same error.
 
-Otherwise a trainer that crashes with all parameters would use up all attempts, on rented machines.
+Otherwise a trainer that always crashes, whatever the parameters are, would use up all attempts, on
+rented machines.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def reason_to_abandon(regions: Regions) -> str | None:
     - Attempts at three or more trials have failed, all with the same error. Machines' faults don't
       count.
     - No trial is complete. Of the trials that are in their first attempt, none has left a result,
-      and none has already run for longer than the failed attempts did.
+      and none has already run for longer than the longest last attempt of a failed trial.
     - The trials ran on several machines, or failed before they reached a machine, or the pool has
       only one machine.
     """

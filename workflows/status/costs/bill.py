@@ -36,7 +36,7 @@ _LOST = {End.FAILED: Kind.FAILED, End.EVICTED: Kind.EVICTED}
 
 @dataclass(frozen=True)
 class BilledRun:
-    """A run and its frozen study."""
+    """A run, and the study as it was when the run was planned."""
 
     folder: RunFolder
     frozen: FrozenStudy
@@ -86,9 +86,9 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
 
 
 def _place_idle_node(item: Item, runs: Sequence[BilledRun]) -> Item:
-    """Add the run's study, day and team to the cost of an EC2 node that ran no job.
+    """Return `item`. If it lacks a study, add the study, day and team of its run, if known.
 
-    The node's tag names only the run.
+    The cost of an EC2 node that ran no job lacks these, because the node's tag names only the run.
     """
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:

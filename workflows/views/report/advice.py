@@ -25,8 +25,8 @@ def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
     """Return a warning if tuned settings are clearly worse than default ones, otherwise None.
 
     Only `report`, the comparison by the report metric, decides. By the objective, tuned settings
-    can't be worse, because the trial with the best objective used them. The gain by
-    `objective` is only named in the warning.
+    can't be worse, because the trial with the best objective used them. From `objective`,
+    only the gain is used, as text in the warning.
     """
     if report.gain is None or report.gain >= 0:
         return None
@@ -70,8 +70,8 @@ def next_step_on_worse(
 ) -> tuple[str, str | None]:
     """Return advice on a published model that is worse than a model of the default settings.
 
-    The second value is the command to run, or None. If `current`, the model that the link `latest`
-    names, is another model, nothing has to be done. If `previous`, a previous model with a better
+    The second value is the command to run, or None. If `current` (the model that the link `latest`
+    names) is not `published`, nothing has to be done. If `previous`, a previous model with a better
     metric, is known, the command makes that model current. Otherwise the advice says how to
     publish a model of the default settings, trained on the files `data`.
     """
@@ -105,9 +105,10 @@ def find_edge(range_: ParameterRange | None, value: Any) -> str | None:
 def edge_advice(regions: Sequence[RegionReport]) -> str:
     """Return advice on parameters whose best values are often at an end of the range, or "".
 
-    "Often" means in at least half of the regions with at least `LEAST_TRIALS` completed trials. A
-    best value that equals the default doesn't count, because tuning didn't change it. Best values
-    of a region without a gain don't count, because they are best only by chance.
+    "Often" means in at least half of the regions, without those that have fewer than `LEAST_TRIALS`
+    completed trials. A best value that equals the default doesn't count, because tuning didn't
+    change it. Best values of a region without a gain don't count, because they are best only by
+    chance.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(

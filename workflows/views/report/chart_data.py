@@ -104,7 +104,7 @@ def overview_data(report: Report) -> dict[str, Any]:
 
 
 def scale_of_overview(report: Report) -> Scale | None:
-    """Return the scale for all regions' tuned and default values, or None if none is known."""
+    """Return the scale for all regions' tuned and default values, or None if no value is known."""
     pairs = [(row.report.default, row.report.tuned) for row in report.regions]
     values = [value for pair in pairs for value in pair if value is not None]
     return choose_scale(values, median(values), FAR_REGION) if values else None
@@ -312,7 +312,10 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
-    """Return the trials' learning curves, rounded to a thousandth of the range of all values."""
+    """Return the trials' learning curves, each with at most `points` points.
+
+    Values are rounded to about a thousandth of the range of all curves' values.
+    """
     curves = {t.trial: downsample(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0
@@ -355,7 +358,7 @@ def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
-    """Return each trial's value of a parameter, or the index of the value in the choices."""
+    """Return each trial's value of a parameter or, if it has choices, the value's index in them."""
     assert item.range is not None, item
     values = [trial.params.get(item.name) for trial in trials]
     if item.range.choices is None:

@@ -63,7 +63,7 @@ class Column:
 
 
 def region_columns(report: Report) -> list[Column]:
-    """Return the columns after the region's name, some of them only if they have values."""
+    """Return the columns after the region's name, without some that would have no values."""
     return [
         column
         for column in (*_compared_columns(report), *_course_columns(report))

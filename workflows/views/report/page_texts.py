@@ -119,8 +119,8 @@ def next_command(row: RegionReport) -> str | None:
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
     """Return a region's problem ("" if it has none), and the command that helps or None.
 
-    `trialfleet why` doesn't explain why tuned settings are worse than default ones. So this problem
-    has its own command, or none.
+    The command is `trialfleet why`, unless the problem is that tuned settings are worse than
+    default ones. `trialfleet why` doesn't explain that problem, which has its own command or none.
     """
     if reason := _problem(row):
         return reason, row.why_command
@@ -141,7 +141,7 @@ def _problem(row: RegionReport) -> str:
     return (row.gate_worse and row.not_latest is None and row.gate) or ""
 
 
-def lesson(row: RegionReport) -> str:
+def previous_runs_text(row: RegionReport) -> str:
     """Return a sentence on the previous runs from which the optimiser learned, or ""."""
     if not row.taught:
         return ""

@@ -108,7 +108,7 @@ def _report(
 
 
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
-    """Return the run's costs, with its share of the boot and idle time of EC2 nodes.
+    """Return the sum of a run's costs, including its share of EC2 nodes' boot and idle time.
 
     Return None if no node of the run is known.
     """

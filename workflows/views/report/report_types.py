@@ -142,7 +142,7 @@ class RegionReport:
         holdout: a warning that the full training is far worse than all trials, or that its test
             loss is implausible. None if there is no such warning.
         changed: the files of data or code that have changed since the submission.
-        checks: warnings about the day's data, compared with past days.
+        checks: warnings that the day's data differ from those of past days.
         status: the region's stage, a value of `states.Stage`.
         failed: the number of failed trials, including trials that got no retry because the region
             failed.

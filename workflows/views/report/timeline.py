@@ -32,8 +32,8 @@ class Bar(NamedTuple):
     Attributes:
         region: the region's index in the report.
         trial: the trial's number, or None for the full training and the gate.
-        state: the trial's state, "full training" or "gate". If the execution failed or was
-            interrupted, a value of `LOST`.
+        state: the trial's state or, without a trial, "full training" or "gate". If the execution
+            failed or was interrupted, a value of `LOST` instead.
         row: the index of the bar's row, or -1 before it is known.
     """
 
@@ -181,8 +181,8 @@ def job_bars(
     """Yield a bar for each execution of a job, or nothing if the job has not started.
 
     `stays` has the executions. If it is empty, only the last execution gets a bar. `number` is the
-    trial's number, or None for a full training or a gate, which `state` names. The bar of a running
-    trial or execution ends at `until`.
+    trial's number, or None for a full training or a gate, which `state` names. The bar of an
+    execution that still runs ends at `until`.
     """
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:  # only the last one can have the job's state

@@ -213,9 +213,9 @@ class Pages:
         """Return the page for a request, or only its live part.
 
         A browser that has the page sends the version of its live part as the query parameter
-        `seen`. Then the answer is the newest live part, or empty (status 204) if the browser has
-        it. The rendered live part is cached under `key`, unless `key` is None. `polls` says whether
-        the browser requests the live part again.
+        `seen`. Then the answer is the newest live part, or empty (status 204) if the browser
+        already shows that part. The rendered live part is cached under `key`, unless `key` is None.
+        `polls` says whether the browser requests the live part again.
         """
         found = self._part(key, partial(_Rendered.make, request.url.path, render, polls=polls))
         seen = request.query_params.get("seen")

@@ -271,7 +271,7 @@ class LiveRun:
         """Read the run, and return how many seconds of processor time that took.
 
         `stamp` has the modification times and the jobs' states from before the read. The run is
-        read again once they differ.
+        read again when later ones differ from these.
         """
         cpu = time.thread_time()
         snapshot, error = None, None

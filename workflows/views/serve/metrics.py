@@ -165,9 +165,8 @@ class _Metrics(Collector):
     ) -> Metric:
         """Return a metric with each region's seconds since an event.
 
-        `of_region` returns the event's time in the newest run, or None. If it is None, the
-        region's time from the daily runs is used, which `of_days` returns. `text` describes the
-        metric.
+        `of_days` returns the event's time in the daily runs, by region. If `of_region` returns
+        a time in the newest run instead of None, that time is used. `text` describes the metric.
         """
         found = {
             (days.study, region): moment

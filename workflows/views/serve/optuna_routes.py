@@ -45,7 +45,9 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 @contextmanager
 def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
-    """Yield the routes of a run's dashboard, and delete its copy when the `with` block ends.
+    """Yield the routes of a run's dashboard, which shows a copy of the run's trials.
+
+    The copy is deleted when the `with` block ends.
 
     Raises:
         InputError: optuna-dashboard isn't installed, or the run has no trials.

@@ -176,7 +176,7 @@ def full_reason_hint(study: str, outcomes: Iterable[Outcome]) -> str:
 
 
 def commands_to_copy(shown: DaysOverview) -> list[str]:
-    """Return a line for each command or path in the reason of a region's newest outcome.
+    """Return a line for each region whose newest outcome has a reason with a command or path.
 
     The caller prints these lines below the table, which would wrap or cut a command or path.
     """

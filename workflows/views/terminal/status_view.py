@@ -169,10 +169,10 @@ def next_steps(status: RunStatus) -> list[str]:
 
 
 def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> str:
-    """Return `line`, or a shorter text or "" if `known_causes` has all its causes of failures.
+    """Return `line`, or less of it if it names causes of failures, all in `known_causes`.
 
-    If `known_causes` lacks a cause, the whole line is returned, and its causes are added to
-    `known_causes`.
+    In that case, a line about attempts that failed alike is shortened, and the result for any other
+    line is "". Otherwise the causes in the line are added to `known_causes`.
     """
     causes = {error_kind(region.cause.error) for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in error_kind(line)}
@@ -279,7 +279,10 @@ def _failure_reason(region: RegionStatus) -> str:
 
 
 def value_text(value: float | None, decimals: int | None) -> str:
-    """Return a metric's value as text for a column of values, or "" for None."""
+    """Return a metric's value as text for a column of values, or "" for None.
+
+    If `decimals` is None, the value has its own format.
+    """
     return "" if value is None else fixed_point(value, decimals)
 
 
@@ -341,7 +344,10 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
 
 
 def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield a key and a line, which is printed if it differs from the last line with this key."""
+    """Yield pairs of a key and a line.
+
+    A line is printed if it differs from the last line with the same key.
+    """
     yield "run", f"{status.run}: {status.state}"
     if status.notice:
         yield "notice", status.notice
@@ -363,7 +369,10 @@ def _shorten_line(line: str) -> str:
 
 
 def _problem_lines(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield a kind of problem and a line, of which only the first of each kind is printed."""
+    """Yield pairs of a kind of problem and a line.
+
+    Of each kind, only the first line is printed.
+    """
     for trouble in status.job_troubles:
         yield error_kind(trouble.cause), str(trouble)
     for region in status.regions:

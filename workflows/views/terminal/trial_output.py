@@ -136,8 +136,8 @@ class TrialOutput:
     def _show_rest(self) -> None:
         """Show the rest of an ended trial's output.
 
-        If the trial's files did not arrive from the node, the output in the trial's folder may be
-        that of an earlier attempt. So it is shown only if no output was shown before.
+        If the trial's files did not arrive from the node, the trial's folder may have the output
+        of an earlier attempt. That output is shown only if no other output was shown.
         """
         if self._has_ended() or not self._has_shown():
             self._show(is_kept=True)

@@ -77,7 +77,10 @@ def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGrap
 
 
 def _explain_run(reader: RunFactsReader) -> Answer:
-    """Return the answer about a fault that blocks the run, or about its regions if none does."""
+    """Return the answer about a fault that blocks the run.
+
+    If no fault blocks the run, return the answer about its regions.
+    """
     run, day, folder = reader.run(), reader.frozen.day, reader.files.root
     absent, trouble = left_out_or_why(folder, day.date) if day else ([], None)
     troubles = [trouble] if trouble else []
@@ -151,8 +154,9 @@ def _explain_day_without_run(region: str, folder: Path, day: date | None) -> Ans
     """Return why a region had no run on a day.
 
     The day is `day` if the region has an outcome but no run on that day. Otherwise it is the newest
-    day with an outcome. If the region has no outcome at all, the answer says that its day has
-    started. Raises InputError if the region had a run on that newest day.
+    day with an outcome. If the region has no outcome at all, the answer says that the region's
+    day has started. Raises InputError if the region had a run on the newest day. `folder` is the
+    folder of the study's runs.
     """
     known = _outcomes(DailyFolder(folder), region)
     own = (one for one in known if one.date == day and one.run is None)

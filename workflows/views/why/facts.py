@@ -38,7 +38,8 @@ class Scaling:
 
     Attributes:
         report: the autoscaler's last report, or None if there is no report.
-        wanted: whether the run should have an autoscaler: its study has one, or one has reported.
+        wanted: whether the run should have an autoscaler: its study has autoscaling on, or an
+            autoscaler has reported on the run.
     """
 
     report: Mapping[str, Any] | None
@@ -78,8 +79,8 @@ class RunFacts:
         stopped_by: who stopped the run, and how.
         owner: the other manager that is known to own the run, or "".
         closed: why no jobs, such as DAGMan, start on the access point itself, or "" if they do.
-        out_of_money: the reasons why no more money may be spent, by "tune" (on trials) or "final"
-            (on full trainings).
+        out_of_money: why no more money may be spent, with the key "tune" if this is for trials
+            only, and "final" if it is also for full trainings.
     """
 
     frozen: FrozenStudy

@@ -159,9 +159,10 @@ def _had_kept(region: RegionFacts) -> str:
 
 
 def region_notes(region: RegionFacts, answer: Answer) -> list[str]:
-    """Return notes on a region, which a region without a problem may have, too.
+    """Return notes on a region.
 
-    If `answer` says why the region's new model is not current, this is the first note.
+    A region without a problem may have notes, too. If `answer` says why the region's new model is
+    not current, the first note is the answer's reason.
     """
     lines = [answer.why] if answer.kind in NOT_CURRENT else []
     lines += (

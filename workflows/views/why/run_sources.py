@@ -25,7 +25,7 @@ from trialfleet.workflows.facts.dagman import access_point
 from trialfleet.workflows.facts.dagman.access_point import default_state
 from trialfleet.workflows.facts.dagman.files import removal
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
-from trialfleet.workflows.facts.jobs.gang_records import in_words
+from trialfleet.workflows.facts.jobs.gang_records import gang_progress
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.jobs.ordered_trial import current_trial, end_place
 from trialfleet.workflows.facts.models.folders import LATEST
@@ -178,7 +178,7 @@ class RunFactsReader:
         if size is None or self._queued is None or node not in self._queued.running:
             return "", False
         slots = sum(ad["TrialfleetNode"] == node for ad in self._queued.running_ads)
-        return in_words(place, slots, size.min)
+        return gang_progress(place, slots, size.min)
 
     def _failures(self, trial: StoredTrial | None, place: TrialFolder) -> dict[str, Any]:
         if trial is not None:

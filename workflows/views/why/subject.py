@@ -209,7 +209,10 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
 
 
 def _job_logs(files: RunFolder) -> Iterator[tuple[Path, str, str]]:
-    """Yield each log of a run's jobs, with its region's slug or "", and its DAG node or ""."""
+    """Yield each log of a run's jobs, with the slug of a region and the name of a DAG node.
+
+    Both are "" for a log of the whole run. The name is "" for the log of a whole region.
+    """
     for region in sorted(files.regions.glob("*")):
         yield files.region(region.name).dag_files.log, region.name, ""
     yield files.dag_files.log, "", ""
@@ -227,9 +230,10 @@ def _days_here(study: str | None) -> list[Path]:
 def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
     """Return when a region's newest outcome was recorded, in Unix seconds, and `folder`.
 
-    If the region has no outcome yet, the time is the start of the last attempt to run its day. If a
-    run in `folder` has the outcome, the time is 0, so that the caller prefers the run. The result
-    is None if no day has included the region, or if the journal is damaged.
+    If the region has no outcome yet, the time is the start of the last attempt to run a day that
+    includes the region. If a run in `folder` has the outcome, the time is 0, so that the caller
+    prefers the run. The result is None if no day has included the region, or if the journal is
+    damaged.
     """
     try:
         journal = Journal(DailyFolder(folder).journal)

@@ -188,7 +188,8 @@ def _explain_fleet(run: RunFacts) -> Answer | None:
 def kind_of_refusal(line: str) -> Kind | None:
     """Return the kind of reason for which AWS or the fleet's settings refuse nodes.
 
-    `line` is a line of the autoscaler's report. The result is None if the line names none.
+    `line` is a line of the autoscaler's report. The result is None if the line names no
+    such reason.
     """
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 
