@@ -36,7 +36,10 @@ def distribution(os_release: Path) -> Distribution:
 
 
 def refuse_unsupported(found: Distribution, machine: str = "") -> None:
-    """Raise PoolError unless HTCondor's repository supports this distribution and processor."""
+    """Raise PoolError unless HTCondor's repository supports this distribution and processor.
+
+    `machine` names the processor, such as x86_64. If it is "", this machine's processor is meant.
+    """
     machine = machine or platform.machine()
     if found.codename not in SUPPORTED.get(found.id, ()) or machine != ARCHITECTURE:
         known = " or ".join(f"{name} ({', '.join(names)})" for name, names in SUPPORTED.items())

@@ -61,7 +61,7 @@ def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path
 def run_unrelocated(
     folders: Iterable[Path], command: list[Path | str], *, loader: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program that is not relocated yet, with `loader` and the libraries in `folders`.
+    """Run a program not yet changed by `relocate`, with `loader` and the libraries in `folders`.
 
     If `command` begins with the word `--list`, the loader lists the program's libraries instead.
     """

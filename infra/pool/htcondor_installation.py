@@ -183,9 +183,9 @@ def refuse_where_impossible() -> None:
     missing = private_apt.missing_programs()
     if missing:
         raise PoolError(
-            f"HTCondor {LEAST} or newer is not on PATH ({MASTER}), and trialfleet can't unpack"
-            f" it, because this machine lacks {' and '.join(missing)}; to install HTCondor, see"
-            f" {INSTALL_GUIDE}"
+            f"no {MASTER} of HTCondor {LEAST} or newer is on PATH, and trialfleet can't unpack"
+            f" HTCondor, because this machine lacks {' and '.join(missing)}; to install HTCondor,"
+            f" see {INSTALL_GUIDE}"
         )
     private_apt.machine_architecture()
     private_apt.keyring()

@@ -114,7 +114,8 @@ class Machine:
         reason: why `healthy` is False, or which of several GPUs failed the probe.
         bandwidth: speed of a copy in the GPU's memory in GB/s, or None if not measured.
         launch_microseconds: time to launch an empty kernel, or None if not measured.
-        driver_option: the result of setting an option of the GPU's driver, such as `set`.
+        driver_option: the result of setting an option of the GPU's driver: `set`, `already 0` or a
+            problem.
         shares: the number of trials that share a GPU. HTCondor counts each GPU that many times.
     """
 
@@ -159,9 +160,9 @@ class Machine:
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
         """Return whether jobs need GPUs, but the GPU probe found no healthy GPU here.
 
-        `wants_gpus` says whether jobs need GPUs. If it is None, the machine's jobs count as needing
-        GPUs if the machine has any. Before the first probe, a machine of a fleet counts as sick.
-        Other machines don't count as sick then, because they may have no probe.
+        `wants_gpus` says whether jobs need GPUs. If it is None, jobs count as needing GPUs if the
+        machine has GPUs. Before the first probe, a machine of a fleet counts as sick if jobs need
+        GPUs. Other machines don't count as sick then, because they may have no probe.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
@@ -169,8 +170,8 @@ class Machine:
     def state(self, wants_gpus: bool | None = None) -> State:
         """Return the machine's state.
 
-        `wants_gpus` says whether jobs need GPUs. If it is None, the machine's jobs count as needing
-        GPUs if the machine has any.
+        `wants_gpus` says whether jobs need GPUs. If it is None, jobs count as needing GPUs if the
+        machine has GPUs.
         """
         if self.draining:
             return "draining"

@@ -28,8 +28,9 @@ def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> lis
 def sign_token(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """Return the token that `command`, made by `token_command`, prints.
 
-    The variables in `environment` select an HTCondor. PoolError if the program or the key is
-    missing, or if this user may not read the key.
+    The command runs with the environment variables in `environment`, such as CONDOR_CONFIG, or with
+    those of this process if `environment` is None. PoolError if the program or the key is missing,
+    or if this user may not read the key.
     """
     path = environment.get("PATH") if environment else None
     program = shutil.which(command[0], path=path)

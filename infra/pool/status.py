@@ -1,4 +1,4 @@
-"""The status of a pool, read from its collector and its job queue in JSON."""
+"""The status of a pool, read from the JSON output of condor_status and condor_q."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PoolStatus(Queue):
         version: HTCondor's version. Empty if the pool was never up.
         master: process number of condor_master, or 0 if there is none.
         daemons: names of the daemons that answer, condor_master first.
-        silent: the daemons that don't answer, each with its log. Empty if the pool is down.
+        silent: the daemons that don't answer, each with its log's path. Empty if the pool is down.
     """
 
     state: PoolState

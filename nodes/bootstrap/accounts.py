@@ -1,8 +1,8 @@
 """The Unix accounts of jobs, one for each HTCondor slot, which protect jobs from each other.
 
 An account has no password and no shell. Its home folder keeps caches, such as compiled code, for
-the slot's next job. Only the slots 1 to SLOTS have accounts. In a slot with a higher number, a job
-runs as `nobody`.
+the slot's next job. There are accounts for the slots 1 to SLOTS, usually more than a node has. In a
+slot with a number above SLOTS, a job runs as `nobody`.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def is_mounted(host: Host, place: str) -> bool:
 
 
 def mount(host: Host, device: str) -> None:
-    """Mount a local disk. If that fails, format the disk and mount it again.
+    """Mount a local disk. If that fails, format the disk and try to mount it once more.
 
     Formatting loses no data, because EC2 gives an instance empty disks. EC2 also empties them when
     the instance is stopped.

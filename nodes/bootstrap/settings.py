@@ -34,11 +34,11 @@ class Settings:
     def from_table(cls, table: dict[str, Any]) -> Settings:
         """Return the settings in `table`. Raise StepError if they are invalid."""
         if table.get("schema") != SCHEMA:
-            raise StepError(f"the settings have schema {table.get('schema')!r} instead of {SCHEMA}")
+            raise StepError(f"{FILE} has the schema {table.get('schema')!r} instead of {SCHEMA}")
         names = {field.name for field in fields(cls)}
         missing = sorted(names - set(table) - {"endpoint_url", "image"})
         if missing:
-            raise StepError(f"the settings lack {', '.join(missing)}")
+            raise StepError(f"{FILE} lacks the settings {', '.join(missing)}")
         return cls(**{name: table[name] for name in names & set(table)})
 
 

@@ -9,7 +9,7 @@ point. The agent runs until all trials are trained, or until its job must leave 
 code is one of these:
 
     0, 1, …    nothing is left to train; the keeper has written this code to the roster
-    85         its machine is being vacated: HTCondor starts the job again elsewhere
+    85         the job's machine is being vacated: HTCondor starts the job again elsewhere
     86         too few of the gang's jobs have a slot, so another gang may have this slot; or this
                machine is at fault, for example by a full disk. The job waits in the queue
 """

@@ -68,7 +68,7 @@ class Carrier:
     def _send_by_s3(self, package: Package, local: Path) -> None:
         """Upload the file `local` to S3, then overwrite `local` with the file's size and hash.
 
-        Without a presigned URL, or if S3 fails, the file stays as it is.
+        If there is no presigned URL for `package`, or if S3 fails, `local` stays as it is.
         """
         address = self._links().put.get(package.name)
         if address is None:

@@ -70,7 +70,10 @@ class Part:
         return self._bounds.peak_mb or self._processes.largest_mb
 
     def prepare(self, folder: Path, chirp: Chirp) -> None:
-        """Prepare for the next generation of workers, which use the trial's `folder`."""
+        """Prepare for the next generation of workers, which use the trial's `folder`.
+
+        Their reports are sent to the access point by `chirp`.
+        """
         self.folder, self.is_asked_to_save, self._stopped_since = folder, False, None
         self.checkpoint_at_start = checkpoints.state(folder)
         self.reports = Reports(folder, chirp, self.order.name)

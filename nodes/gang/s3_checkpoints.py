@@ -136,5 +136,6 @@ def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Mean
         raise _store_error(error) from error
     if Pointer(size, digest.hexdigest()) != pointer:
         raise StoreError(
-            f"S3: got {size} bytes, which differ from the {pointer.size} bytes that were uploaded"
+            f"S3: the downloaded package ({size} bytes) differs from the uploaded package "
+            f"({pointer.size} bytes)"
         )

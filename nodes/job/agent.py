@@ -106,8 +106,9 @@ def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
     on a full disk, the process exits with the code `failure_status`. Outside of an HTCondor job,
     `live` is not called, and the exit code is 1.
 
-    Before the process ends, all its descendants are killed. After exit code 85 HTCondor restarts
-    the job, so the channel's files are restored for it.
+    Before the process ends, all its descendants are killed. If the exit code is 85, HTCondor
+    restarts the job. So this function first restores the channel's files, which the restarted job
+    needs.
     """
     try:
         channel = Channel.take()

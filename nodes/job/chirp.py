@@ -23,7 +23,7 @@ BLOCK = 1 << 20  # maximum bytes of file content in one exchange
 
 
 class ChirpError(OSError):
-    """The access point refused a request. `code` is a code in HTCondor's chirp_protocol.h."""
+    """The access point refused a request. `code` is an error code from chirp_protocol.h."""
 
     def __init__(self, request: str, code: int) -> None:
         name = request.split(" ", maxsplit=1)[0]
@@ -34,9 +34,9 @@ class ChirpError(OSError):
 class Chirp:
     """A connection to the job's access point.
 
-    After a failure, the next request connects again. Only one thread may use it. Methods raise
-    OSError if the access point refuses a request or is unreachable. A missing file is an OSError,
-    too, except in `read`.
+    After a failure, the next request connects again. Only one thread may use the connection.
+    Methods raise OSError if the access point refuses a request or is unreachable. If a file is
+    missing, `read` returns None, and other methods that need the file raise OSError.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
@@ -114,7 +114,10 @@ class Chirp:
         self.rename(part, remote)
 
     def write_at(self, remote: str, content: bytes, offset: int) -> None:
-        """Write into a file on the access point. An offset of 0 truncates the file first."""
+        """Write `content` into a file on the access point, beginning at the byte `offset`.
+
+        If `offset` is 0, the file's previous content is removed first.
+        """
         with self._open_remote(remote, "wc" if offset else "wct") as opened:
             written = self._send("pwrite", opened, content, f" {offset}")
             if written < len(content):  # the access point's disk is full

@@ -24,7 +24,7 @@ class WantedBackError(Exception):
 
 
 class Events:
-    """Receives this process's signals, and passes them on to the trainer by `pass_on`.
+    """Receives this process's signals, and calls `pass_on` to send them to the trainer.
 
     A process may make only one object of this class.
     """
@@ -63,7 +63,7 @@ class Events:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Delay signals until the end of the `with` block, so that the block can set `pass_on`."""
+        """Delay signals during the `with` block, so that the block can safely set `pass_on`."""
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         try:
             yield

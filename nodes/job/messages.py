@@ -1,9 +1,9 @@
 """Messages between a job's agent and its access point, repeated until the answer comes.
 
-In the folder `words/` the agent writes `agent.json`, and the access point writes `order.json`. A
-message has a token, which identifies the agent, and a number, the turn. The order that answers the
-message repeats both. An agent that gets no answer leaves its slot. docs/trial-jobs.md describes the
-messages.
+The messages are files in `words/`, in the job's folder on the access point. The agent writes
+`agent.json`, and the access point writes `order.json`. A message has a token, which identifies the
+agent, and a number, the turn. The order that answers the message repeats both. An agent that gets
+no answer leaves its slot. docs/trial-jobs.md describes the messages.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def pack(
     files are reported on stderr.
 
     Raise TooLargeError if the files have more than `max_bytes` in total, or if there are more than
-    MOST_MEMBERS. Raise OSError if `write` fails.
+    MOST_MEMBERS files and folders. Raise OSError if `write` fails.
     """
     members = [*find_files(names, folder)]
     if len(first or {}) + len(members) > MOST_MEMBERS:
@@ -176,7 +176,7 @@ def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
 def read_first(blocks: Iterator[bytes], name: str) -> bytes | None:
     """Return the content of a package's first file, if this has the name `name`.
 
-    Return None if it has another name or the package is damaged.
+    Return None if the first file has another name or the package is damaged.
     """
     file = cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK))
     try:

@@ -77,9 +77,10 @@ class PackageTransfer:
     ) -> None:
         """Send the files `names` of `folder` as `package`, and retry until it has arrived.
 
-        The package begins with the files in `first`. The trainer can't forge these, because the
-        trainer's files come after them. Raise TooLargeError if the files are too large. Raise
-        WantedBackError if the job must end before the package has arrived.
+        The package begins with the files in `first`. The trainer can't forge a package's first
+        file, because the trainer's own files come later in the package. Raise TooLargeError if the
+        files are too large. Raise WantedBackError if the job must end before the package has
+        arrived.
         """
         put = partial(self._put, package, names, folder, first)
         until_done(put, self._events, self._events.has_time)
@@ -109,8 +110,9 @@ class PackageTransfer:
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
         """Return whether HTCondor is removing this job's files.
 
-        HTCondor does so after its own restart. `before` has the names of the files that were to be
-        packed. A missing file is a first sign of the removal.
+        After its own restart, HTCondor removes the files of the jobs that ran before. `before` has
+        the names of the files that were to be packed. If one of them is missing, wait, and then
+        check the job's other files, because the trainer may have removed the missing file.
         """
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):

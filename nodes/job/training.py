@@ -163,11 +163,11 @@ class Trials:
 
 @dataclass
 class _Execution:
-    """One execution of the trainer for a trial, which the process `trainer` has already begun.
+    """One execution of the trainer for a trial.
 
-    After an order to stop, the trial has `grace_seconds` to end by itself before its process is
-    ended. If `grace_seconds` is None, orders to stop are ignored. `carry` is
-    `Exchange.turn`, which transfers reports and orders.
+    The process `trainer` has already begun the trial. After an order to stop, the trial has
+    `grace_seconds` to end by itself before its process is ended. If `grace_seconds` is None, orders
+    to stop are ignored. `carry` is `Exchange.turn`, which transfers reports and orders.
     """
 
     trainer: Trainer

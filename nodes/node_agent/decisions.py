@@ -130,8 +130,9 @@ def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the GPUs to take offline, from a slot's ClassAd.
 
-    If the probe has not found the machine healthy, return None, which changes nothing. A healthy
-    machine may have some sick GPUs.
+    If the probe has not found the machine healthy, return None. Then the GPUs that were taken
+    offline stay offline, and no others are taken offline. A healthy machine may have some sick
+    GPUs.
     """
     if slot.get(HEALTHY) is not True:
         return None
@@ -151,7 +152,7 @@ def update_memory(memory: Memory, seen: Seen) -> Memory:
 
 
 def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
-    """Return `memory`, without the cause to leave if the machine may stay after all.
+    """Return `memory`, and drop its cause to leave if the machine may stay after all.
 
     A machine that was to leave because it was idle may stay if a job has started and no drain has
     begun. If a person has cancelled the drain with `condor_drain -cancel`, the machine may stay

@@ -2,21 +2,21 @@
 
 When a job leaves the machine, the startd (HTCondor's daemon here) adds a ClassAd to the file that
 the setting STARTD_HISTORY names. It adds none for a job that saves a checkpoint (exit code 85) and
-restarts here at once. HTCondor 25.14 writes these attributes (- means that one is missing):
+restarts here at once. HTCondor 25.14 writes these attributes (- if missing):
 
 what happened                              ExitCode   ExitBySignal  VacateReasonCode
 exits by itself                            its code   false         -
 dies of a signal (a crash, the kernel's
 OOM killer, kill -9 of the job)            -          true          -
 never started (no such program here),
-or its starter was killed                  -          false         -
+or its parent condor_starter was killed    -          false         -
 vacated, removed, held, over its time,
 its schedd gone                            whatever   whatever      1009 or 1017
 the startd drains / is shut down           whatever   whatever      1014 / 1013
 
 A job with VacateReasonCode was ended from outside, so it does not count as failed. JobStatus is
-always 4, so it does not show a failure. ExitSignal only counts if ExitBySignal is true, because it
-may come from an earlier attempt of the job.
+always 4, so it does not show a failure. ExitSignal may come from an earlier attempt of the job,
+so it only counts if ExitBySignal is true.
 """
 
 from __future__ import annotations

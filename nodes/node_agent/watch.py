@@ -74,9 +74,9 @@ class Agent:
     ) -> None:
         """Load the agent's memory from the file `state`.
 
-        If no job has had a slot for `idle_minutes`, the node leaves the pool. With 0 it does not.
-        `uptime` returns the seconds since boot. Unlike `clock`, it never jumps. Only tests replace
-        the functions.
+        If no job has had a slot for `idle_minutes`, the node leaves the pool. If `idle_minutes`
+        is 0, an idle node stays. `uptime` returns the seconds since boot. Unlike `clock`, it never
+        jumps. Only tests pass functions other than the defaults.
         """
         self._metadata, self._condor, self._state = metadata, condor, state
         self._idle_minutes = idle_minutes

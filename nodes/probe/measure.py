@@ -101,7 +101,8 @@ def measure(torch: Any, device: Any) -> None:
 def link_alone() -> Iterator[None]:
     """Let only one process at a time run the `with` block, which measures a GPU's link to the host.
 
-    $TRIALFLEET_PROBE_LINK names the lock's file. Without it, processes don't wait.
+    $TRIALFLEET_PROBE_LINK names the lock's file. If the variable is not set, processes don't
+    wait for each other.
     """
     if LINK not in os.environ:
         yield

@@ -34,11 +34,12 @@ from trialfleet.optimizer.sampling.seeds import stable_seed
 class RegionSampler(BaseSampler):
     """A Gaussian process that handles pending trials, failed trials and conditional parameters.
 
-    The conditions are derived from the trials: a parameter may exist only for some choices or whole
-    numbers of another one. Where a trial lacks a parameter, the model uses the middle of the
-    parameter's range, or its first choice. Three kinds of trials count as the worst result: failed
-    ones, ones pruned before their first report, and ones that violate a constraint. Until some
-    trial satisfies all constraints, the sampler minimizes the sum of a trial's violations instead.
+    The conditions are derived from the trials. Under a condition, a parameter exists only if
+    another parameter, a categorical or an integer one, has certain values. Where a trial lacks a
+    parameter, the model uses the middle of the parameter's range, or its first choice. Three kinds
+    of trials count as the worst result: failed ones, ones pruned before their first report, and
+    ones that violate a constraint. Until some trial satisfies all constraints, the sampler
+    minimizes the sum of a trial's violations instead.
 
     Three kinds of trials are ignored:
 
@@ -128,7 +129,10 @@ def _any_seed() -> int:
 
 
 def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
-    """Return a finite loss for each of the finished `trials`. At least one must be complete."""
+    """Return a finite loss for each of `trials`.
+
+    The trials are complete, failed or pruned, and at least one is complete.
+    """
     violations = [
         _constraint_violation(each) if each.state == TrialState.COMPLETE else None
         for each in trials

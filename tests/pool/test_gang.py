@@ -347,7 +347,7 @@ def test_why_explains_a_gang_without_enough_slots_and_stop_ends_it(
 
     def says() -> bool:
         answer = explain(NODE, str(own.run.folder))
-        return "its gang has " in answer.why and "trains with 5 or more" in answer.why
+        return "its gang has " in answer.why and "needs at least 5 to train" in answer.why
 
     wait_for(says)
     (region,) = own.run.status().regions

@@ -26,9 +26,10 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
     """Return the run that `name` means. InputError if no run matches, or if several do.
 
     `name` is a run's id or folder, or a study's name, which means the study's newest run. None
-    means the newest of all runs. `lookup.find_run` describes all forms of `name`. With `planned`, a
-    run that is not yet submitted is preferred. If `name` is None and `quiet` is False, the name of
-    the found run is printed to standard error.
+    means the newest of all runs. `lookup.find_run` describes all forms of `name`. Submitted
+    runs are preferred to newer runs that are only planned. With `planned`, runs that are only
+    planned are preferred. If `name` is None and `quiet` is False, the name of the found run is
+    printed to standard error.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run

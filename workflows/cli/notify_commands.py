@@ -67,7 +67,7 @@ def test(study: Path, as_json: bool) -> None:
 def list_(run_or_study: str | None, as_json: bool) -> None:
     """List the alerts of a run, or of a study's days.
 
-    The default is the newest run: its alerts, and those of its study's days.
+    Without an argument, list the alerts of the newest run and of the days of that run's study.
     """
     from trialfleet.workflows.facts.journal.outbox import Outbox
 

@@ -64,7 +64,8 @@ class Waiting:
     def _trials(self, queued: QueuedRun) -> tuple[str, ...]:
         """Return why trials can't start.
 
-        A trial is skipped if a running trial's job has the same requests.
+        A trial is left out if another trial's job with the same requests (cores, memory, …) is
+        running, because suitable slots then exist.
         """
         if not (waiting := _waiting_groups(queued.ads)):
             return ()

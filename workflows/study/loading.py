@@ -37,8 +37,8 @@ class DaysStudy:
     """A study on one day.
 
     `whole` is the study that still contains `{date}`. `study` is the normal form for the day, with
-    only the regions whose data exists. It is None if no region has data. `absent` maps each other
-    region to a path of its data that doesn't exist.
+    only the regions whose data exists. It is None if no region has data. `absent` maps each
+    region without data to a path of its data that doesn't exist.
     """
 
     whole: Study

@@ -104,7 +104,7 @@ class Budget(Section):
         """The number of start-up trials, whose parameters are spread over the search space.
 
         It is 10 if the study does not set `startup_trials`, but never more than `trials`. The study
-        in a run's folder always sets it.
+        in a run's folder always sets `startup_trials`.
         """
         return min(self.startup_trials or 10, self.trials)
 

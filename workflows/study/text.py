@@ -84,7 +84,9 @@ def _read(path: Path, largest: int | None) -> str:
         raise InputError(f"{path}: can't be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line, byte = content[: error.start].count(b"\n") + 1, content[error.start]
-        raise InputError(f"{path}:{line}: byte {byte:#x} is not UTF-8; save it as UTF-8") from None
+        raise InputError(
+            f"{path}:{line}: byte {byte:#x} is not UTF-8; save the file as UTF-8"
+        ) from None
     except ValueError as error:  # a path with a zero byte
         raise InputError(f"{path}: can't be read: {error}") from None
 

@@ -50,8 +50,8 @@ class Feature:
 def choose_feature(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
     """Return a column's role: the one that the study gives (`override`), or else an inferred role.
 
-    A column that has a name but no values is ignored, even if the study gives it a role. `values`
-    are the cells from `without_nulls`, converted if the study gives a format. `trained` is True for
+    A named column without values is ignored, even if the study gives it a role. `values` are the
+    cells from `without_nulls`, converted if the study gives a format. `trained` is True for
     training rows.
     """
     is_named = values.name and not UNNAMED.fullmatch(values.name)

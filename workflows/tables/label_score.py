@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class LabelScore:
-    """The score of a table's true labels, and the best score among 99 shufflings of them."""
+    """The score of a table's true labels, and the best score of 99 shufflings of these labels."""
 
     score: float
     shuffled: float

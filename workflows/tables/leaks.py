@@ -49,7 +49,7 @@ def leak_notes(table: Table) -> dict[str, str]:
 def _sample(table: Table) -> Rows:
     """Return the indices of up to `_SAMPLE` rows, evenly spaced in each class.
 
-    If there are no classes, or more than `_MOST_CLASSES`, they are evenly spaced in the table.
+    If there are no classes, or more than `_MOST_CLASSES`, the rows are evenly spaced in the table.
     """
     groups = [np.arange(len(table.target))]
     if 0 < len(table.columns.classes) <= _MOST_CLASSES:
@@ -96,9 +96,9 @@ def repeated_share(table: Table) -> float:
     """Return the share of distinct test rows, in a sample, that equal a training row.
 
     Two rows are equal if they agree in all used columns and in the target. The result is 0 if the
-    share is below 5%. Rows with few different numbers may be equal by chance. So the result is also
-    0 unless the target or a numeric column has at least half as many distinct values as there are
-    distinct rows.
+    share is below 5%. If all numbers have few distinct values, rows may be equal by chance. So the
+    result is also 0 unless the target or a numeric column has at least half as many distinct values
+    as there are distinct rows.
     """
     table = table.used()
     numbers = [*table.numeric.T, table.target]

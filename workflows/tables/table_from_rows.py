@@ -122,10 +122,10 @@ def build_table(
 
 
 def describe(table: Table) -> Description:
-    """Return a table's description, as far as the table itself shows it.
+    """Return a table's description, without the entries that need the table's original file.
 
-    Entries that need the table's original file are empty. `missing` has only numeric columns, and
-    `notes` has only the columns that determine the target.
+    These entries are empty. `missing` has only numeric columns, and `notes` has only the columns
+    that determine the target.
     """
     table = table.used()
     columns, values = table.columns, table.target

@@ -54,7 +54,7 @@ def read_target(
         written = number_format_advice(values) or ("" if slip else unit_advice(values))
         if written:
             raise TableError(
-                f"the target {values.name!r} is {written}{_non_number_text(values, numbered)}"
+                f"the target {values.name!r} has {written}{_non_number_text(values, numbered)}"
             )
     if kind == "number" or wanted == "regression":
         numbers = to_numbers(found, "number" if kind == "text" else kind, numbered, WAYS_OUT)
@@ -79,12 +79,14 @@ def read_target(
 def _non_number_text(values: pl.Series, numbered: Sequence[int]) -> str:
     found = cells.count_understood("number", values)
     row = f"row {numbered[found.row]} below the header"
+    text = f". {found.others} of its cells are no plain numbers, the first in {row}"
+    if found.others == 1:
+        text = f". Only the cell in {row} is no plain number"
     if found.are_most():
-        are = "is like this, in" if found.others == 1 else "are like this, the first in"
-        return f"; {found.others} of its cells {are} {row}"
+        return text
     return (
-        f" ({row}, {found.others} of its cells); or table: {{task: classification}}, if its "
-        f"{values.n_unique()} different texts are classes"
+        f"{text}. If the column's {values.n_unique()} different texts are classes, write "
+        "table: {task: classification}"
     )
 
 

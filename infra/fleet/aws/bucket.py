@@ -113,7 +113,7 @@ def _region(s3: S3Client, name: str, account: str) -> str | None:
 
 
 def _raise_overriding_denial(s3: S3Client, name: str, account: str) -> None:
-    """List the bucket. Raise AWS's refusal if no additional policy for the user could prevent it.
+    """Raise AWS's refusal to list the bucket, if no additional policy for the user could lift it.
 
     AWS explains why it refuses to list, but not why it refuses a HEAD request. Both requests need
     the same permission.

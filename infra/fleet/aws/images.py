@@ -21,8 +21,8 @@ class Image:
     Attributes:
         root: name of the root device.
         root_gib: size of the root disk in GiB.
-        kept: sizes in GiB of the other disks that outlive the instance, by device name. The image's
-            settings say which these are.
+        kept: sizes in GiB, by device name, of those disks besides the root disk that AWS would keep
+            after the instance's end, according to the image's settings.
     """
 
     id: str

@@ -39,8 +39,8 @@ class Template:
 def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
     """Return the suffix of a launch template's name.
 
-    If the fleet uses Elastic Fabric Adapters, types that can have one (`efa`) get a suffix of their
-    own.
+    `efa` is True if the template's instance types can have an Elastic Fabric Adapter. If the fleet
+    uses these adapters, the templates of such types have a suffix of their own.
     """
     return architecture + (EFA if fleet.efa and efa else "")
 

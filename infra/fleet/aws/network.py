@@ -2,9 +2,10 @@
 
 The group's members are the nodes, and the manager if it is in the same VPC. Members may connect to
 each other's HTCondor port. If the fleet has a key pair, they may also connect by SSH. If the fleet
-serves gangs (trainings over several nodes), all ports are open to members, because the operating
-system chooses a gang's ports. A manager in another VPC reaches the nodes over connections that the
-nodes open to it (HTCondor's CCB).
+serves gangs (trainings over several nodes), all TCP ports are open to members, because the
+operating system chooses a gang's ports. With Elastic Fabric Adapters, all protocols are allowed.
+A manager in another VPC reaches the nodes over connections that the nodes open to it (HTCondor's
+CCB).
 """
 
 from __future__ import annotations
@@ -184,7 +185,10 @@ def _wanted_rules(fleet: Fleet) -> set[Rule]:
 def _open(
     ec2: EC2Client, group: str, rules: Sequence[SecurityGroupRuleTypeDef], wanted: set[Rule]
 ) -> None:
-    """Set the group's rules to `wanted`, but keep rules for outgoing traffic to non-members."""
+    """Set the group's rules to `wanted`, but keep rules for outgoing traffic to non-members.
+
+    `rules` are the rules that the group has now.
+    """
     there = {_parse_rule(rule) for rule in rules if _is_within_group(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
     for rule in sorted(wanted - there):

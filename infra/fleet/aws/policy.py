@@ -110,7 +110,8 @@ def daily_policy(fleet: Fleet, account: str) -> Document:
     The administrator has run `fleet up` on the manager. So the policy lacks three permissions of
     `caller_policy`:
 
-    - Writing the nodes' role. A user could give the role any permission, and use it on a node.
+    - Writing the nodes' role. A user could give the role any permission, and use this permission on
+      a node.
     - Changing network interfaces. This would allow changes to all interfaces in the fleet's AWS
       regions.
     - Deleting the bucket, which has the record of costs.

@@ -55,9 +55,9 @@ def rank_candidates(
 
 
 def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return those of `pools` that are requested before the others.
+    """Return those of the candidates `pools` that are requested before the others.
 
-    In these pools, finished work costs at most `GOOD` times as much as in the cheapest pool.
+    With these, finished work costs at most `GOOD` times as much as with the cheapest candidate.
     """
     best = min((one.cost for one in pools), default=0.0)
     return [one for one in pools if one.cost <= GOOD * best]

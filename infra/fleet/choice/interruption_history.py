@@ -10,8 +10,9 @@ A spot capacity pool's rate of interruptions is estimated from its own nodes and
 
     (rate of all spot capacity pools x OWN_HOURS + interruptions) / (OWN_HOURS + node hours)
 
-This is a posterior mean with a gamma prior. A node counts half when HALF_LIFE has passed since its
-end, a quarter after twice that time, and so on.
+OWN_HOURS is the weight of the rate of all spot capacity pools, in node hours. The result is a
+posterior mean with a gamma prior. A node counts half when HALF_LIFE has passed since its end, a
+quarter after twice that time, and so on.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class History:
     def apply(self, candidates: Iterable[Candidate], lost_minutes: float) -> list[Candidate]:
         """Return `candidates` with their `speed`, `interruptions` and `efficiency` filled in.
 
-        `lost_minutes` is the work that an interruption costs, besides the boot of a replacement.
+        An interruption costs `lost_minutes` of work, and the boot of a replacement.
         """
         hours = lost_minutes / 60 + BOOT_HOURS
         found = with_speeds(list(candidates), self.bandwidths)
@@ -150,9 +151,9 @@ def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) 
 
     `measured` has the measured bandwidth of one GPU, by instance type. For other types, the GPU's
     data sheet is used. Data sheets promise too much, so their figures are multiplied by the median
-    ratio of measured bandwidth to data sheet. If a GPU's data sheet is unknown too, the lowest
-    bandwidth of the other GPUs is taken. If no candidate has a GPU, the speed is the number of
-    vCPUs.
+    ratio of measured bandwidth to data sheet. If a GPU's bandwidth was not measured and its data
+    sheet is unknown, the lowest bandwidth of the other GPUs is taken. If no candidate has a GPU,
+    the speed is the number of vCPUs.
     """
     types = {one.type.name: one.type for one in candidates}
     sheets = {name: ec2_gpu_bandwidth(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}

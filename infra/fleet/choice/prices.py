@@ -58,7 +58,8 @@ def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[s
     if names.partition(aws_region) == "aws-cn":  # the answers don't state the currency
         raise InputError(
             f"aws_regions: the prices of {aws_region} are in CNY, but trialfleet calculates in "
-            "USD: it supports no spot nodes in AWS's regions in China"
+            "USD. So a fleet in China can't have spot nodes: set `spot: {share: 0}`, or name other "
+            "regions"
         )
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
     for found in _history(aws, aws_region, sorted(set(types))):
@@ -113,7 +114,7 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
 
 
 def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
-    """Return AWS's on-demand price of a type in USD per hour, or None if it isn't sold there.
+    """Return AWS's on-demand price of a type in USD per hour, or None if AWS lists none.
 
     FleetError if AWS refuses, or has no prices in USD for the region.
     """

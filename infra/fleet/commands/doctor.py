@@ -61,7 +61,7 @@ def _clock(answer: Any) -> Finding:
 
 
 def response_time(answer: Any) -> datetime | None:
-    """Return AWS's time from the header of an answer, or None if it has none."""
+    """Return AWS's time from the header of an answer, or None if the header has no time."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 

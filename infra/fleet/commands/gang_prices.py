@@ -26,9 +26,10 @@ class GangNeed:
 class GangPrice:
     """The number and price of the nodes that a gang needs.
 
-    A gang begins with `min` jobs, and has at most `max` jobs. `type` names the instance type that
-    would be requested first, and says whether spot or on-demand. `max_nodes` is at most the fleet's
-    `nodes.max`. Prices are in USD per hour.
+    A gang begins with `min` jobs on `min_nodes` nodes. It has at most `max` jobs. `max_nodes` is
+    the number of nodes for these jobs, but at most the fleet's `nodes.max`. `type` names the
+    instance type that would be requested first, and says whether spot or on-demand. Prices are in
+    USD per hour.
     """
 
     min: int

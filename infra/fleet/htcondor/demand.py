@@ -114,7 +114,10 @@ def _jobs(run: str, folder: str) -> list[Ad]:
 
 
 def _first(group: Ad) -> str:
-    """Return the id of a group's first job. `JobIds` is a text like `7.0` or `7.0 ... 9.3`."""
+    """Return the id of a group's first job.
+
+    The group's ClassAd has the jobs' ids as the text `JobIds`, such as `7.0` or `7.0 ... 9.3`.
+    """
     return str(group["JobIds"]).split()[0].rstrip(",")
 
 
@@ -134,7 +137,7 @@ def fleet_machines(
     """Return the machines of a fleet that have joined the pool.
 
     If `fleet` is None, the machines of all fleets are returned. With `named`, the result has each
-    machine's trials. Jobs run in dynamic slots. Without `whole`, these slots are not read, and the
+    machine's trials. Without `whole`, the dynamic slots, in which jobs run, are not read. Then the
     result lacks the jobs' ids.
     """
     own = f" && TrialfleetFleet =?= {quote(fleet)}" if fleet is not None else ""
@@ -174,7 +177,7 @@ def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
 
 
 def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tuple[Group, ...]:
-    """Group the jobs with these statuses by their requests, the largest first."""
+    """Return the jobs with one of `statuses` in groups, the largest request first."""
     of: dict[tuple[Room, str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for job in jobs:
         if job.get("JobStatus") in statuses:

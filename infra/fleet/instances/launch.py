@@ -388,7 +388,7 @@ def _word(failure: Failure) -> str:
 
 
 def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
-    """Yield the refusals, one for all zones that refuse a type for the same reason."""
+    """Yield AWS's refusals. Zones in which AWS refuses a type for the same reason share one."""
     if not (answer.made or answer.failures):
         reason = "AWS launched no node, and gave no reason"
         yield Refusal(pools=label(pools[:1]), code=NO_REASON, reason=reason)

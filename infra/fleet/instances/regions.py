@@ -77,12 +77,12 @@ class Regions:
     def list_instances(
         self, launched: Sequence[Instance], renew: Renew | None, now: datetime
     ) -> RegionListings:
-        """List the instances of each AWS region, and renew their leases if `renew` is given.
+        """List the instances of each AWS region, and renew their leases with the function `renew`.
 
         After PATIENCE seconds, a region counts as one that did not answer. `renew` also gets the
         `launched` instances, because AWS may not list them yet. If a region refuses to list its
         instances, `renew` gets those of its last listing. Leases in earlier regions are not
-        renewed.
+        renewed. If `renew` is None, no lease is renewed.
         """
         silent = self._ask_all(self._fleet.aws_regions, launched, renew)
         unknown, earlier = self._read_earlier(now), self._earlier

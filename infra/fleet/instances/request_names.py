@@ -24,7 +24,7 @@ def refused_file(fleet: str) -> Path:
 
 
 def first_unrefused(fleet: str, window: int, parts: Sequence[str]) -> str:
-    """Make a name for a request from `parts`. Return the first name that AWS has not refused.
+    """Return a name for a request, made from `parts`, that AWS has not refused.
 
     Only refusals in the present ten-minute period, which has the number `window`, count.
     """

@@ -161,7 +161,7 @@ class Autoscaler:
         """Launch and end nodes as needed at present. Return what was seen and done.
 
         At least `least` nodes are kept, even if no trial needs them. Shortly after the system's
-        clock was set, the step only renews leases.
+        clock was set, the step only renews leases, because nodes may wrongly seem idle or lost.
         """
         now = self._clock.now()
         heard = self._list_instances(now, renewing=True)
@@ -247,7 +247,7 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Return whether each node that is still busy runs a trial of another run.
+        """Return whether the run uses no slot any more: all busy nodes run trials of other runs.
 
         Just after a job's end, a node may be busy without a trial. Then the result is False.
         """
@@ -277,7 +277,10 @@ class Autoscaler:
     # --- Looking ----------------------------------------------------------------------------------
 
     def _list_instances(self, now: datetime, *, renewing: bool) -> RegionListings:
-        """List the nodes. With `renewing`, renew leases, unless the fleet is down or at its cap."""
+        """List the nodes. With `renewing`, also renew their leases.
+
+        No lease is renewed while the fleet is down, or once the run's cap on costs is reached.
+        """
 
         def renew(instances: Sequence[Instance]) -> list[Instance]:
             due = node_lease.instances_to_renew(self._fleet, instances, now)

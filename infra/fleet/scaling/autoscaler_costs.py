@@ -62,7 +62,10 @@ class CostLedger:
         self.record = self.record.add_machines(pool, now)
 
     def add_reasons(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
-        """Add the reasons why nodes drain or end. The next call of `note` saves them."""
+        """Add the reasons why nodes of `pool` drain, and why the nodes in `ending` end.
+
+        The next call of `note` saves the reasons.
+        """
         whys = {node.instance: drain_text(node) for node in pool}
         ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
         self.record = self.record.add_reasons(whys | ended)

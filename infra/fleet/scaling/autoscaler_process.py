@@ -137,7 +137,10 @@ class Loop:
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:
-        """Start the DAG if a node has joined or the run must end. Return whether it is over."""
+        """Start the DAG if a node has joined or the run must end.
+
+        Return whether the DAG is over.
+        """
         if self._graph is None:
             return False
         if not self._provisioned and (step.joined_nodes or step.stopped):

@@ -138,7 +138,10 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def combine(self, kept: Ledger) -> Ledger:
-        """Return this record combined with `kept`. An instance that ended in either has ended."""
+        """Return this record combined with `kept`.
+
+        An instance counts as ended if it has ended in one of the two records.
+        """
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})
@@ -240,7 +243,7 @@ def parse(value: Any) -> Ledger:
     except ValidationError as error:
         raise ValueError(first_error(error)) from error
     except (LookupError, TypeError) as error:
-        raise ValueError(f"missing or invalid: {error}") from error
+        raise ValueError("it must be a JSON object with `runs` and `instances`") from error
 
 
 def parse_lines(value: Any) -> dict[str, Lifetime]:

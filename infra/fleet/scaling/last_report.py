@@ -48,7 +48,7 @@ def read_report(path: Path) -> dict[str, Any] | None:
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
-    """Return the last report of an autoscaler that scales for `run`, or None.
+    """Return the last report of an autoscaler that scales for `run`, or None if there is none.
 
     The file `own` of the run's own autoscaler is tried first, then the fleet's default file. A
     report of an autoscaler for all runs counts too.

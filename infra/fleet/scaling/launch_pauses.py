@@ -45,8 +45,8 @@ class UnfitNodes:
     """Pauses launches after several nodes in a row that were never fit for a trial.
 
     The cause may be a machine image without a driver. A node is unfit if it did not join in time.
-    A node that must pass the GPU probe is unfit until then. A node that ended before it joined is
-    unfit too, unless the autoscaler or a person ended it.
+    If trials need GPUs, a node is unfit until it has passed the GPU probe. A node that ended before
+    it joined is unfit too, unless the autoscaler or a person ended it.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from trialfleet.infra.pool.machines import Room
 class Packing:
     """The nodes that waiting trials will use, and the number of new nodes that they need.
 
-    `unfit` are trials for which no present node has room, and even a new one is too small.
+    `unfit` are trials that fit neither on a present node nor on a new, empty node.
     """
 
     used: frozenset[str]

@@ -32,8 +32,8 @@ class Stop:
 def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
     """Return the order to end jobs of a run, or None if no job must end.
 
-    A run also ends if it can't pay for an instance that it needs. It needs one if a job waits
-    (`wanted`) and there is no instance (`nodes` is 0).
+    If the run needs a new node, but has too little money left for one, all its jobs must end too.
+    It needs a new node if a job waits (`wanted`) and there is no node (`nodes` is 0).
     """
     cap, spent = limits.run_cap, limits.spent
     if cap is None:

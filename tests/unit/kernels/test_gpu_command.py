@@ -139,7 +139,7 @@ def test_each_step_records_the_gpus_clocks_power_and_temperature(
     stand_in_nvidia_smi(tmp_path, monkeypatch, text)
     wait = "import time; time.sleep(0.5)\n" + WRITE
     (first, second) = run(tmp_path, step("first", wait), step("second", wait))[1]
-    assert first["gpu"]["looks"] > 3
+    assert first["gpu"]["looks"] > 1
     assert first["gpu"]["celsius"] == [41, 60, 60]
     assert first["gpu"]["watts"] == [690.5] * 3  # the first look had none
     assert {*first["gpu"]["reasons"]} == {"gpu_idle", "sw_power_cap"}

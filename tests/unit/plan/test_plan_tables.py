@@ -347,7 +347,10 @@ def test_problems_of_all_regions_are_reported_at_once_and_no_run_remains(place: 
             {"data": "real.npz", "target": "z"},
             "target: is 'z', but this .npz was written with the target 'y'",
         ),
-        ({"data": "real.npz", "target": None, "table": {}}, "does not apply to .npz files; write"),
+        (
+            {"data": "real.npz", "target": None, "table": {}},
+            "does not apply to .npz files, because",
+        ),
         (
             {"objective": {"metric": "val_acc", "direction": "maximize"}},
             "objective.metric: there is no 'val_acc' (did you mean 'val_auc'?); the target 'chur",

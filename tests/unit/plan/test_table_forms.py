@@ -62,11 +62,11 @@ def test_a_target_cell_with_a_decimal_comma_is_reported_with_its_row() -> None:
     texts[6] = "12,5"
     problem = problem_of({**FEATURE, "y": texts})
     way = "nor units; or add table: {columns: {y: decimal_comma}}"
-    assert problem.endswith(f"{way}; 1 of its cells is like this, in row 7 below the header")
+    assert problem.endswith(f"{way}. Only the cell in row 7 below the header is no plain number")
     texts[8:10] = "1,5", "2,5"
     problem = problem_of({**FEATURE, "y": texts})
     assert problem.endswith(
-        f"{way}; 3 of its cells are like this, the first in row 7 below the header"
+        f"{way}. 3 of its cells are no plain numbers, the first in row 7 below the header"
     )
 
 
@@ -95,7 +95,7 @@ def test_numbers_with_units_are_reported_if_there_are_many(form: str) -> None:
     assert found.notes["c"] == f"is categorical, {ROWS // 2} different texts: it is {expected}"
     _, found = built({**TARGET, **FEATURE, "c": [form.format(25 + i) for i in range(ROWS)]})
     assert found.ignored["c"] == f"it is {expected}"
-    assert f"the target 'y' is {expected}" in problem_of({**FEATURE, "y": texts})
+    assert f"the target 'y' has {expected}" in problem_of({**FEATURE, "y": texts})
     assert built({**TARGET, **FEATURE, "c": cycle(*texts[::4])})[1].notes == {}  # ten sizes
 
 
@@ -367,7 +367,7 @@ def test_the_target_and_the_split_column_are_read_by_the_forms_in_the_study() ->
     assert "is the target; say what it is" in problem_of(columns, columns={"y": "numeric"})
     problem = problem_of(columns)
     assert problem.startswith(
-        "the target 'y' is text such as '€ 0,50': write a point before decimals"
+        "the target 'y' has text such as '€ 0,50': write a point before decimals"
     )
     assert "or add table: {columns: {y: decimal_comma}}" in problem
 

@@ -101,7 +101,7 @@ def test_a_checkpoint_put_to_one_signed_address_is_read_from_another(
     assert checkpoint(2, 1) in links.put
     on_node.download(pointer, links.get[name], tmp_path / "back", lambda: None)
     assert (tmp_path / "back").read_bytes() == content
-    with pytest.raises(StoreError, match="got 3000000 bytes, which differ from the 7 bytes"):
+    with pytest.raises(StoreError, match=r"3000000 bytes\) differs from .*7 bytes"):
         on_node.download(Pointer(7, "x"), links.get[name], tmp_path / "back", lambda: None)
     with pytest.raises(StoreError, match="has not written a URL"):
         on_node.download(pointer, None, tmp_path / "back", lambda: None)

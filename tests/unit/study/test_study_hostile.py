@@ -87,8 +87,8 @@ def test_data_with_a_link_to_a_file_is_accepted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (b"name: x\nregions: [Z\xfcrich]\n", "2: byte 0xfc is not UTF-8; save it as UTF-8"),
-        ("name: x\n".encode("utf-16"), "1: byte 0xff is not UTF-8; save it as UTF-8"),
+        (b"name: x\nregions: [Z\xfcrich]\n", "2: byte 0xfc is not UTF-8; save the file as UTF-8"),
+        ("name: x\n".encode("utf-16"), "1: byte 0xff is not UTF-8; save the file as UTF-8"),
     ],
 )
 def test_a_study_in_another_encoding_is_named_with_its_line(

@@ -356,7 +356,7 @@ def test_a_model_too_large_for_its_precision_is_rejected(sandbox: Path, tmp_path
     gang = Gang(sandbox, tmp_path / "gang", 1, "as_on_a_gpu.py", params=params)
     gang.start()
     assert gang.codes() == [64]
-    assert read_result(gang.first)["error"].startswith("precision is 'bfloat16', but where the mod")
+    assert read_result(gang.first)["error"].startswith("precision is 'bfloat16', but for a model")
 
 
 def test_a_sharded_model_may_use_tf32(sandbox: Path) -> None:

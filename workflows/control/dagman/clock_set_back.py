@@ -48,8 +48,8 @@ class ClockWatch:
         """Reset HTCondor's timers if the clock was set back since the last check.
 
         `wall` is the time in Unix seconds, `tick` the seconds of a monotonic clock. A failed
-        command is retried at the next checks, until the clock shows the time that it had
-        before the change.
+        command is retried at the next checks, until the clock reaches the time from which it
+        was set back.
         """
         if back := self._set_back(wall, tick):
             if not self._left:

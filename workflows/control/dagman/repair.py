@@ -1,4 +1,4 @@
-"""Submission and stop of a run, and repair of its faults, such as a DAGMan without a job.
+"""Submission and stop of a run, and repair of its faults, such as a lost DAGMan.
 
 status/run_faults.py finds the faults and their remedies, and `supervisor.py` decides when to act.
 Callers hold the run lock (see `run_locked`).

@@ -95,7 +95,7 @@ class Supervisor:
         return going_on
 
     def _faults(self, run: RunFolder, ads: list[Ad], now: float) -> list[Fault] | None:
-        """Return the faults of a run, or None if the run's files can't be read now."""
+        """Return the faults of a run, or None if the run's files can't be read."""
         try:
             return faults(run, ads, now)
         except FileNotFoundError:  # the run's folder was removed

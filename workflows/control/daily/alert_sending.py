@@ -36,7 +36,7 @@ class Sender(threading.Thread):
         self._ends = threading.Event()
 
     def run(self) -> None:
-        """Send the alerts of `outbox` until none waits. After a call of `finish`, try once more."""
+        """Send the alerts of `outbox` until none waits. After `finish`, one more try follows."""
         while True:
             is_last = self._ends.is_set()
             try:

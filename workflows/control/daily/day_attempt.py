@@ -74,8 +74,8 @@ class Work:
         """Work on an attempt until each region has an outcome.
 
         Before each further step, yield the number of seconds to wait. Regions whose data arrives
-        late are left to another attempt, for which `take_arrived` returns them. If the study's file
-        can't be used, InputError is raised, and the attempt stays open.
+        late are trained in another attempt. `take_arrived` returns these regions. If the study's
+        file can't be used, InputError is raised, and the attempt stays open.
         """
         if attempt.ended:
             return
@@ -142,7 +142,7 @@ class Work:
     # -- the plan --------------------------------------------------------------------------------
 
     def _find_or_plan_run(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """Return the attempt's run, which is planned first if necessary.
+        """Return the attempt's run. If it does not exist yet, plan it first.
 
         Before each further try to plan the run, yield the number of seconds to wait. Return None if
         no region needs a run, or if the deadline has passed.
@@ -168,7 +168,7 @@ class Work:
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
         """Plan a run for those regions in `left` that need a run.
 
-        The outcomes of the others are recorded.
+        `left` has regions without an outcome. Record the outcomes of those that need no run.
         """
         study = self._study_to_train(attempt, left) if left else None
         if study is None:
@@ -184,9 +184,10 @@ class Work:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
     def _study_to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
-        """Return the study with only the regions to train, and record the outcomes of the others.
+        """Return the study with only those regions in `left` that must be trained.
 
-        Return None if there is no region to train.
+        Record the outcomes of the other regions in `left`. Return None if there is no region to
+        train.
         """
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}

@@ -173,7 +173,10 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip alerts that the other manager has sent, and tell that manager what was sent here."""
+        """Prevent two managers that share the days from sending the same alert.
+
+        Skip alerts that the other manager has sent, and tell that manager what was sent here.
+        """
         if self._managers:
             outbox.skip(self._managers.sent_events)
             self._managers.note_sent(outbox.settled_events())

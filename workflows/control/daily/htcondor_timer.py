@@ -62,7 +62,7 @@ def remove_job(folder: DailyFolder) -> bool:
 
 
 def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
-    """Return the id of the job that starts the study's daily runs, and the reason if it is on hold.
+    """Return the id of the job that starts the study's daily runs, and why the job is on hold.
 
     The reason is None if the job is not on hold. The result is None if no such job is in the queue.
     """

@@ -33,7 +33,8 @@ def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[dat
     """Return the days to work on at `now`, oldest first.
 
     `begun` has the days that were already begun. With `missed: all`, the result has all days after
-    the latest of these, up to the day that is due. Otherwise, it has only the day that is due.
+    the latest day in `begun`, up to the day that is due. Without `missed: all`, or if `begun` is
+    empty or already has the day that is due, the result has only that day.
     """
     due = daily.due_day(now)
     newest = max(begun, default=due)
@@ -43,7 +44,7 @@ def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[dat
 
 
 def is_missed(daily: Daily, begun: Collection[date], now: datetime) -> bool:
-    """Return whether the day that is due at `now` was missed and must not begin any more.
+    """Return whether the latest day that should have begun by `now` was missed and must not begin.
 
     This is only possible with `missed: none`. Then a day was missed if its date has passed, its
     start was over two hours ago, and it is not in `begun`, the days that were already begun.

@@ -66,8 +66,8 @@ def _read_lease(study: Study, folder: DailyFolder) -> tuple[Lease | None, str]:
     """Update this machine's copy of the journal. Return the lease on the days, and an error's text.
 
     The lease says which manager works on the days. It is None if only one manager runs the days, if
-    no day has begun, or if the database can't be read. The text is "" unless the database can't be
-    read.
+    no day has begun, or if the database that the managers share can't be read. The text is ""
+    unless this database can't be read.
     """
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:
         return None, ""

@@ -1,4 +1,4 @@
-"""Shell scripts that later run a trialfleet command in this process's working directory."""
+"""Scripts that run a trialfleet command in the working directory of the process that wrote them."""
 
 from __future__ import annotations
 

@@ -152,9 +152,9 @@ def _is_skipped(daily: Daily, day: date, at: time) -> bool:
 def _all_days_but(days: set[date], first: int) -> list[str]:
     """Return values for OnCalendar that cover all days except `days`, from the year `first` on.
 
-    If clocks go forward in the middle of an hour, a value that covers the day of this change fails
-    with EDEADLK: systemd finds no start on that day or later. So in the month of such a day, the
-    values list all other days.
+    If clocks go forward in the middle of an hour, any OnCalendar value that covers the day of this
+    change fails with EDEADLK: systemd finds no start on that day or later. So in the month of such
+    a day, the values list all other days.
     """
     months = {day.month for day in days}
     others = ",".join(f"{month:02}" for month in range(1, 13) if month not in months)

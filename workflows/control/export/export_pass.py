@@ -35,7 +35,8 @@ class Target(Protocol):
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Update a region's models in the target, and return a line for each change.
 
-        `keep` says which models the target keeps after their removal from the publish folder.
+        `keep` limits the number and age of the models that are only in the target, and no longer in
+        the publish folder. If `keep` is None, the target keeps all models.
         ExportError if the target refuses or is unreachable.
         """
 
@@ -46,7 +47,7 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Repeat `export_all` until no model changes during a call, or a target has a problem.
+    """Repeat `export_all` until no model changes during a call, or until a target has a problem.
 
     Return the result of the last call.
     """
@@ -65,7 +66,7 @@ def export_all(
 ) -> dict[str, str]:
     """Export the models in `models_folders` to all targets, and return the targets' problems.
 
-    The result has the problem of each target that has one, by the target's title. Without
+    The result maps the title of each target that has a problem to the problem's text. Without
     `models_folders`, all models are exported. The caller must hold the lock of `folder`
     (`ExportFolder.hold_lock`).
     """

@@ -307,7 +307,10 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set `variables` in the `with` block, and unset all other variables of MLflow's login."""
+    """Set environment variables during the `with` block.
+
+    All other environment variables that MLflow reads for its login are unset during the block.
+    """
     previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:

@@ -1,4 +1,4 @@
-"""A region's published models, and the last change of its current model, as exports read them."""
+"""A region's published models, and the last change of its current model, read for exports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Published:
 
     @property
     def champion(self) -> LocalModel | None:
-        """The current model, or None if no model is current or its folder was removed."""
+        """The current model. None if no model is current, or if the model's folder was removed."""
         return self.models.get(self.change.run) if self.change else None
 
 

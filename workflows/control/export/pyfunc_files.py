@@ -182,7 +182,8 @@ def _inputs(columns: Columns) -> dict[str, str]:
 
     MLflow refuses whole numbers for `double` and numbers for `string`. But the type of a pandas
     column depends on the values in it, which may be whole numbers one day and fractions the next.
-    So a column gets a type only if it has plain text, and no known text looks like a number.
+    So a column gets a type only if its cells are plain text, and no text in the column's vocabulary
+    looks like a number.
     """
     return dict.fromkeys(columns.numeric, "any") | {
         name: "any" if name in columns.kinds or any(map(_is_number, words)) else "string"

@@ -301,7 +301,7 @@ def replaces(ours: Pointer, theirs: Pointer) -> bool:
     answer depends on whether a run or a person made that pointer's model current:
 
     - A run's choice is replaced if the model of `ours` is newer. It is also replaced if a person
-      made the model of `ours` current later.
+      made the model of `ours` current after the run's choice.
     - A person's choice is replaced only if the model of `ours` became current later. In addition,
       this model must be newer, or a person must have made it current.
     """

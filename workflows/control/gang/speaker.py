@@ -74,11 +74,12 @@ class Speaker:
         )
 
     def report(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Tell the service that the gang's first trial has begun, or that a trial has ended.
+        """Send the service a message if a step of the keeper calls for one.
 
-        `before` and `after` are the roster before and after a step of the keeper. If the gang has
-        not got a trial yet, ask the service for the gang's first trial. `wants` is True if the gang
-        has time for another trial.
+        `before` and `after` are the roster before and after the step, and `jobs` the gang's jobs.
+        A message says that the gang's first trial has begun, or that a trial has ended. If the gang
+        has not got a trial yet, the message asks for the first trial. `wants` is True if
+        the gang has time for another trial.
         """
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)

@@ -188,7 +188,8 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
 def check_model(model: Path) -> None:
     """Raise InputError if a trainer's model folder can't be published.
 
-    It may contain only plain files, and no file with a name that trialfleet itself writes there.
+    The folder may contain only plain files, and no file with a name that trialfleet itself uses in
+    the published folder.
     """
     try:
         for _ in untrusted_files.list_tree(model):
@@ -206,8 +207,8 @@ def check_model(model: Path) -> None:
 def _is_same_training(new: Path, old: Path) -> bool:
     """Return whether two folders have a model of the same training.
 
-    The package versions in provenance.json may differ. Trainings in two runs may have equal
-    parameters and metrics. So the bytes of all model files are compared, too.
+    Different package versions in provenance.json are ignored. The bytes of all model files are
+    compared, too, because different trainings may have equal parameters and metrics.
     """
     files = _files(new)
     if _files(old) | {Path(CARD)} != files or _read_origin(new) != _read_origin(old):

@@ -63,7 +63,7 @@ def _find_previous(models_folder: Path, current: str) -> str:
 
 
 def rollback_targets(models_folder: Path) -> list[str]:
-    """Return the runs whose models repeated rollbacks make current again, oldest first.
+    """Return the runs whose models become current again by repeated rollbacks, oldest first.
 
     The first rollback goes back to the model of the last run in the list.
     """

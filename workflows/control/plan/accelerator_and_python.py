@@ -80,7 +80,7 @@ def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Return whether `settle` can return `settled` for `study` in some pool.
+    """Return whether `settle` can have made `settled` from `study`, for some pool.
 
     So the two studies may differ only in an accelerator and a Python that `settle` chose.
     """

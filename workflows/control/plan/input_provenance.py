@@ -125,8 +125,8 @@ def _write(
 ) -> None:
     """Write `entries` to `file`, with relative paths for files in the run's folder.
 
-    They stay valid in the last step of planning, which renames this folder. The file
-    also lists the folders in `places`, and has the items `more`.
+    Relative paths stay valid when the last step of planning renames this folder. `file` also gets
+    a list of those `places` that are folders, and the items `more`.
     """
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry

@@ -223,7 +223,8 @@ def _examine(
 ) -> tuple[dict[str, Any], Table, Description]:
     """Return a file's checksum and size, its table, and the table's description.
 
-    Unless the file is a .npz file, its table is saved as table.npz in the region's folder.
+    `form` is the file's format: csv, parquet or npz. Unless it is npz, the table is saved as
+    table.npz in the region's folder `files`.
     """
     before = FileState.from_file(path) if path.is_file() else None
     if before is None:
@@ -253,7 +254,8 @@ def _examine_npz(study: Study, path: Path) -> Table:
         )
     if study.table is not None:
         raise TableError(
-            "table: does not apply to .npz files; write_table set the columns in the file"
+            "table: does not apply to .npz files, because write_table has stored the columns' "
+            "roles in the file; remove `table:` from the study"
         )
     return table
 

@@ -69,8 +69,8 @@ class TrialFiles:
     Attributes:
         place: the trial's folder. For a lane's job, which trains several trials, the DAG node's
             folder.
-        order: the order to train the trial. For a lane's job, only those of its values are used
-            that are the same for all trials of the lane.
+        order: the order to train the trial. For a lane's job, only the values that are the same
+            for all trials of the lane are used.
     """
 
     run: str
@@ -256,7 +256,10 @@ def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
 
 
 def _prefix(path: Path) -> str:
-    """Return a path's part before the first character that a prefix can't contain, and a `*`."""
+    """Return a pattern that matches a path and all paths in it: a prefix of the path, and a `*`.
+
+    The prefix ends before the first character that such a pattern can't contain.
+    """
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 

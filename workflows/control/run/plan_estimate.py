@@ -35,7 +35,7 @@ class Estimate:
         seconds: the time from the run's submission to the run's report.
         jobs_seconds: the time of the jobs (trials, full trainings, gates), if `concurrency` jobs
             run in parallel without pauses. The rest of `seconds` is the time between jobs and for
-            publishing. This rest is 0 if no previous run measured it.
+            publishing. This rest is 0 if previous runs don't show it.
         trial_seconds: the median time of previous trials.
         full_seconds: the median time of previous full trainings, or of trials if there were no full
             trainings. None if no full training will run.
@@ -178,8 +178,8 @@ class _RunBefore:
     def _seconds(self) -> float:
         """The time of the run without its pauses; 0 if the run hasn't ended.
 
-        The report has a time, but DAGMan ends some seconds after the report is written. So the
-        running time of DAGMan is returned if it is longer.
+        The report has the time until it was written, but DAGMan ends some seconds later. The result
+        is this time or DAGMan's running time, whichever is longer.
         """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")

@@ -92,7 +92,7 @@ class Run:
 
         The modes are a trial (`tune`), a full training (`final`) and the gate's job (`evaluate`).
         `progress` is called repeatedly with a line that says what the job waits for, or where it
-        runs. `region` is by default the first region that a slot can run.
+        runs. `region` is by default the first region whose trials a slot can run.
 
         Raises:
             InputError: the run was submitted before, the pool can't run the trainer, there is no

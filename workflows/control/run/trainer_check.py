@@ -159,9 +159,10 @@ def _find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
 
 
 def choose_region(folder: RunFolder, name: str | None) -> str:
-    """Return `name`; if it is None, return the name of the first region that a slot can run.
+    """Return `name`; if it is None, the name of the first region whose trials a slot can run.
 
-    If no slot can run a region now, but other slots may join the pool, return the first region.
+    If no present slot can run trials of any region, but other slots may join the pool, return the
+    first region.
 
     Raises:
         InputError: there is no such region, or its trials would wait in this pool forever.

@@ -56,7 +56,7 @@ class FinalScripts:
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
         """Return whether the job in `place` has already trained the best settings in full.
 
-        This training may be unrecorded, because a POST script or a lane's job was killed.
+        This training may be unrecorded if a POST script or a lane's job was killed.
         """
         ended = self._studies.read_end(place)
         if ended is None or ended.code:

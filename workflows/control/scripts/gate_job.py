@@ -186,7 +186,8 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
     Later calls return the same verdict. Return None if the study has no gate.
 
     Raises:
-        InputError: the folder for the region's models, or its parent, is that of a single model.
+        InputError: the folder of the region's models, or this folder's parent, is itself a
+            published model.
         OSError: the disk is full.
     """
     if frozen.study.gate is None:

@@ -88,7 +88,7 @@ class _Script:
             note_success(self._files.failing, self._node)
 
     def wait(self, error: str, cause: Cause) -> Reply:
-        """Return the reply that makes DAGMan repeat the script for as long as `cause` lasts."""
+        """Record `error` and its `cause`; return the reply that makes DAGMan repeat the script."""
         self._note(error, cause)
         return Reply(EXITS["defer"], error)
 

@@ -112,7 +112,7 @@ class Turns:
         return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
 
     def answer_messages(self) -> None:
-        """Answer new messages."""
+        """Answer the messages that inotify reports, and those that `catch_up` would answer."""
         for event in self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
                 self._later |= dict.fromkeys(self._watched.values(), 0.0)

@@ -80,7 +80,7 @@ class ModelsInS3:
         return attempt.outcome(region, ending, why, run=attempt.run)
 
     def _fetch(self, region: str, run: str) -> Path:
-        """Copy a complete model from S3 to this machine, if missing; return its folder."""
+        """Return a complete model's folder; copy it from S3 if this machine has no such folder."""
         models = region_models_folder(self._study, region_slug(region))
         models.mkdir(parents=True, exist_ok=True)
         place, beside = models / run, models / f"{BESIDE}{run}"
@@ -98,9 +98,9 @@ class ModelsInS3:
 def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
     """Return whether S3's choice of a current model is news for this machine.
 
-    `here` has this machine's changes. `pointer`, S3's choice, is news if it names another model
-    than the last change, and is newer than that change. A change by `restore` never counts as
-    newer than `pointer`, because it only copied S3's choice.
+    `here` lists the changes of the current model on this machine. `pointer`, S3's choice, is news
+    if it names another model than the last change, and is newer than that change. A change by
+    `restore` never counts as newer than `pointer`, because it only copied S3's choice.
     """
     if not here:
         return True

@@ -315,7 +315,8 @@ def time_saved(report: Report) -> tuple[float, int]:
 def _saved_seconds(trial: Trial) -> float:
     """Return the seconds that stopping a trial early saved, estimated from the trial's own pace.
 
-    The trial trains on until the order to stop arrives, so the steps of this time are not saved.
+    The trial trains on until the order to stop arrives. The time of these last steps does not
+    count as saved.
     """
     step, end = trial.stopped.get("step", 0.0), trial.stopped.get("max_steps", 0.0)
     last = max(step, *(each for each, _ in trial.curve[-1:]), 0.0)

@@ -1,7 +1,7 @@
 """The facts from which `trialfleet why` derives its answer, as plain data.
 
-The rules that choose the answer are pure functions of these facts. So they read nothing, and an
-unreachable source is a fact, too.
+The rules that choose the answer are pure functions of these facts. So the rules read no source.
+If a source is unreachable, this is a fact, too.
 """
 
 from __future__ import annotations
