@@ -57,7 +57,8 @@ $TRIALFLEET_TRIAL is the path of `trial.json`. All files are in the same folder:
     result.json      written by complete(), stop() and reject()
     progress.jsonl   a line per report()
     stop.json        not empty once the trial is to stop; read by should_stop()
-    checkpoint/      complete.json names the last checkpoint's folder, a/ or b/, with checksums
+    checkpoint/      complete.json has the name of the last checkpoint's folder, a/ or b/, and
+                     the checksums of the folder's files
     model/           the model that the trainer writes in mode "final"
     losses/          written by evaluated() in mode "evaluate": NAME.txt, a number per line
 """
@@ -179,7 +180,7 @@ class Trial:
         rank: this process's number, from 0, among the processes that train together.
         world: the number of processes that train together, 1 for most trials.
         rendezvous: the address of rank 0, `tcp://HOST:PORT`, for torch's init_process_group. It is
-            None if $MASTER_PORT is not set.
+            None unless $MASTER_PORT is set, for example by a gang's agent or by torchrun.
         generation: in a gang, a number that grows whenever a rank joins or is lost. New processes
             then continue from the last checkpoint. Outside of a gang, it is 1.
         accelerator: "gpu" or "cpu".
@@ -270,7 +271,7 @@ class Trial:
 
         The folder becomes the new checkpoint when the block ends. If the block raises, the previous
         checkpoint stays valid. In a gang, the end of the block also sends the checkpoint to the
-        access point, and waits for that.
+        access point, and waits until this has succeeded or failed.
         """
         previous = self._manifest["folder"]
         name = "b" if previous == "a" else "a"
@@ -341,7 +342,7 @@ class Trial:
             name: the model's name in `models`, or "baseline" for a constant prediction.
             losses: the model's loss for each row. All models need the same rows in the same order.
                 From the losses, the gate tests whether the difference between two models is due to
-                chance.
+                chance. Without losses, it only compares the metrics.
             note: a remark for people, which the gate's verdict repeats.
             metrics: the model's metrics. NaN and infinite values are left out.
         """

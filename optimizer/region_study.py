@@ -118,8 +118,8 @@ class RegionStudy:
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
         """Record the outcome of the trial of `node`, unless an outcome is already recorded.
 
-        If `node` has no trial, `Abandoned` is ignored. Any other outcome then raises
-        TrialfleetError.
+        `execution` is stored with the outcome. If `node` has no trial, `Abandoned` is ignored. Any
+        other outcome then raises TrialfleetError.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -154,9 +154,9 @@ class RegionStudy:
     ) -> dict[str, dict[str, str]]:
         """Record why an attempt at a node's trial failed. Return the trial's failures by attempt.
 
-        The record has the present time, `error` and the entries of `more`. Only the first failure
-        of each job (`more["job"]`) is recorded. If the trial does not exist or already has an
-        outcome, nothing is recorded.
+        The record has the present time, `error` and the entries of `more`. Nothing is recorded if
+        the trial does not exist or already has an outcome. The same holds if a failure of the same
+        job (`more["job"]`), or the same error of the same attempt, is already recorded.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -191,7 +191,7 @@ class RegionStudy:
         return self._build_assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
-        """Return a refusal if too many trials have failed for the region to continue, else None."""
+        """Return a refusal of all further trials if too many trials have failed, else None."""
         return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:

@@ -104,7 +104,10 @@ class Abandoned:
 
 
 class OutOfMoney(Abandoned):
-    """The outcome of an attempt that the fleet's autoscaler ended because of the cost cap."""
+    """The outcome of work that the fleet's autoscaler ended because of the cost cap.
+
+    The work is a trial, a full training or a gate. A trial with this outcome is abandoned.
+    """
 
 
 Outcome = Complete | StoppedEarly | Failed | Abandoned  # OutOfMoney among these

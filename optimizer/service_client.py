@@ -4,8 +4,8 @@
 
 The client prints the message in the service's reply, and exits with the exit code in the reply. If
 no service answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later). After ten
-minutes without any answer, it is 1 instead, except if the cause may be temporary. The exit code is
-also 1 if the DAGMan that started the client has ended.
+minutes without any answer, the exit code is 1. But for a cause that may be temporary, such as a
+full disk, it stays 75. The exit code is also 1 if the DAGMan that started the client has ended.
 
 DAGMan runs the client before and after every trial, so it must start as fast as Python itself.
 Therefore it is one file and avoids slow imports: socket, json and contextlib would take 14 ms.
@@ -15,7 +15,7 @@ A reply is the exit code, a space, the message's length in bytes, a newline, and
 are in UTF-8. If a service dies before its reply is complete, the client repeats the request. A
 repeated request has no further effect.
 
-A client starts a service only while it holds the lock on `service.lock`. The service gets the
+Before a client starts a service, the client locks the file `service.lock`. The service gets the
 locked file as its standard input, and so holds the lock until it ends.
 """
 
@@ -198,8 +198,9 @@ def _logs(folder: str) -> bool:
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
     """Record why no service answers. Return for how many seconds none has answered.
 
-    `waiting` says that this client still waits for an answer. Readers then ignore the record once
-    the service writes to its log. The result is infinite if the record can't be written.
+    `waiting` says that this client still waits for an answer. Programs that show the record, such
+    as `trialfleet status`, then ignore it once the service writes to its log. The result is
+    infinite if the record can't be written.
     """
     import json
     import time

@@ -164,8 +164,9 @@ def _decode_json(text: str) -> Any:
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
     """Return whether a trial was created for a DAG node, and is not the node's second trial.
 
-    Trials of other programs lack the attribute `node`. A second trial of a node is PRUNED like an
-    abandoned trial, but has no error.
+    Trials of other programs lack the attribute `node`. If two managers store a trial of the same
+    node, one of the two is set to PRUNED, without an error. An abandoned trial is PRUNED, too, but
+    has an error that says why.
     """
     attributes = trial.user_attrs
     is_closed = trial.state == TrialState.PRUNED

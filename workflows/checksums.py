@@ -77,8 +77,8 @@ class Checksums:
         """Return the checksum of a file in the state `state`, from the cache or from the file.
 
         Return None if the file is no longer in this state and the cache has no checksum. Also
-        return None if the file has more bytes than `max_bytes` still allows, unless this object
-        knows the checksum already. Raises OSError if the file can't be read.
+        return None if the file has more bytes than `max_bytes` still allows, unless the
+        checksum is already in this object's memory. Raises OSError if the file can't be read.
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:

@@ -152,7 +152,7 @@ def _power_of_ten_text(value: float, digits: int) -> str:
 def setting(value: Any) -> str:
     """Return a parameter's value as text.
 
-    A float gets the format of `number`. A text stays as it is, if it is not blank. All other values
+    A float gets the format of `number`. A text that is not blank stays as it is. All other values
     become JSON.
     """
     if isinstance(value, str):

@@ -117,8 +117,9 @@ def install_ubuntus(host: Host, kernel: str) -> None:
 
 
 def set_option(host: Host, module: str) -> str:
-    """Turn off the driver's checks, at once if possible, and return the option's state.
+    """Set the option that turns off the driver's checks, and return the option's state.
 
+    The option takes effect at once if possible. The state is a text of this module, such as `SET`.
     `module` is the result of `find_module`.
     """
     found = value(host)

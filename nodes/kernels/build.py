@@ -5,11 +5,11 @@ from. Only one process builds a library at a time, and the others wait for it. A
 compilation, trials use plain torch for 6 hours instead of compiling again. The command `build`
 compiles again at any time. A failure for lack of memory or disk space is not remembered.
 
-torch.utils.cpp_extension is not used, because it imports setuptools, and because its lock remains
-if the process is killed.
+torch.utils.cpp_extension is not used, because it imports setuptools, and because later builds would
+wait forever for the lock of a build that was killed.
 
 Environment:
-    TRIALFLEET_KERNELS    the only folder in which libraries are looked for and built
+    TRIALFLEET_KERNELS    the folder to search and to build in, instead of the default folders
     TRIALFLEET_PLAIN      if it is not empty, plain torch is used instead of a library
     CXX                   the C++ compiler; default: g++
     CUDA_HOME             the folder of the CUDA toolkit, the first place to look for nvcc
@@ -185,9 +185,9 @@ def find_or_build() -> Path:
 
 
 def wait_for_builder(lock: Path) -> bool:
-    """Wait until no process that builds a library holds a lock on the file `lock`.
+    """If another process is building a library, wait until it unlocks the file `lock`.
 
-    Return True after such a wait. Return False at once if no process holds the lock.
+    Return True after such a wait. Return False at once if no process has locked the file.
     """
     try:
         file = lock.open("rb")
@@ -247,8 +247,9 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
     """Return the library for `recipe` in the folder `place`.
 
-    If it isn't there yet, compile it first. If a compilation failed recently, do so only if `again`
-    is True. Raise BuildError or OSError on failure.
+    If it isn't there yet, compile it first. If a compilation for this recipe failed in the last 6
+    hours, raise CompileError instead, unless `again` is True. Raise BuildError or OSError on
+    failure.
     """
     place.mkdir(parents=True, exist_ok=True)
     with _lock_build(place / f"{recipe.folder}.lock"):

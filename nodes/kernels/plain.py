@@ -266,10 +266,11 @@ def _update_shadows(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> Non
 
 
 def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
-    """Count a training step in `clock`, and add its loss [] float32 to `loss_sum` [] float64.
+    """Count a training step in `clock`, and add the step's `loss` to `loss_sum`.
 
     clock [4] int64 has the cursor of `gather_embed`, the step's number in the epoch, dropout's seed
-    and dropout's step number. The cursor grows by `rows`, and both step numbers grow by 1.
+    and dropout's step number. The cursor grows by `rows`, and both step numbers grow by 1. loss is
+    [] float32, and loss_sum is [] float64.
     """
     clock[:1].add_(rows)
     clock[1::2].add_(1)

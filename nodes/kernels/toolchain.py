@@ -137,9 +137,9 @@ def supported_architectures(nvcc: str) -> list[int]:
 def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
     """Return the options with which nvcc generates code for the GPU architectures.
 
-    `known` has the architectures that this nvcc knows. There is machine code for the architectures
-    in `known`. For each of the others there is portable code (PTX) for the closest earlier
-    architecture in `known`. There is also PTX for later GPUs.
+    `known` has the architectures that this nvcc knows. Each of `architectures` that is in `known`
+    gets machine code. Each other one gets portable code (PTX) for the closest earlier architecture
+    in `known`. PTX for later GPUs is added, too.
     """
     codes = []
     for number in sorted(int(name.removeprefix("sm_")) for name in architectures):
@@ -166,8 +166,8 @@ def run(unit: str, command: list[str]) -> tuple[str, float]:
     """Run the command that compiles or links `unit`, and return `unit` and the command's seconds.
 
     `unit` is the name of a source file or of the library. Raise CompileError if the command fails.
-    Raise a plain BuildError if the compiler was killed or lacked memory or disk space, because a
-    later attempt may succeed.
+    Raise a BuildError that isn't a CompileError if the compiler was killed or lacked memory or disk
+    space, because a later attempt may succeed.
     """
     start = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

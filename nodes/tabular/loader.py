@@ -105,7 +105,7 @@ class Streamed:
     """A loader that copies the rows to the device in chunks, while the device trains.
 
     The device has room for two chunks: training reads one while the other arrives. The rows arrive
-    in the epoch's order. So the steps of every epoch read the same places of the two chunks, and
+    in the epoch's order. So a step reads the same places of the two chunks in every epoch, and
     `order`, the list of these places, never changes.
     """
 

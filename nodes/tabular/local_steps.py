@@ -2,11 +2,11 @@
 
 This is faster if summing a step's gradients between the machines would take longer than the step.
 The method is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1). Each rank trains on
-its part of each batch. In a sync, all ranks get the same new weights, computed from the mean of
-their weights:
+its part of each batch. In a sync, all ranks get the same new weights. The outer optimiser, SGD with
+Nesterov's momentum, computes them from the mean of the ranks' weights:
 
     w    a rank's weights        g   the weights after the last sync, the same on all ranks
-    H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
+    H    steps between syncs     u   velocity of the outer optimiser
 
     a sync, after every H steps and at the end of each epoch:
     d ← g - mean of all ranks' w
@@ -14,8 +14,8 @@ their weights:
     g ← g - outer_learning_rate (d + outer_momentum u)
     w ← g
 
-As in the paper, each rank's own optimiser keeps its moments m and v, which are not averaged. A
-checkpoint only has the moments of rank 0.
+`outer_momentum` and `outer_learning_rate` are settings. As in the paper, each rank's own optimiser
+keeps its moments m and v, which are not averaged. A checkpoint only has the moments of rank 0.
 """
 
 from __future__ import annotations

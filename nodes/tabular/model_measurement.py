@@ -118,9 +118,10 @@ def answers(
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
     """Return the same prediction [n, o] for each row of `held`, and the target [n] of these rows.
 
-    In a regression, it is the mean target of the training rows of `source`. In a classification, a
-    class's probability is its share of the training rows, after 1 is added to each class's count.
-    `scale` standardises a regression's values.
+    `source` is the region's table, and `held` has its validation and test rows. In a regression,
+    the prediction is the mean target of the training rows, and `scale` standardises the prediction
+    and the target. In a classification, a class's probability is its share of the training rows,
+    after 1 is added to each class's count.
     """
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)
@@ -146,7 +147,7 @@ def recode(
     """Return a table's numeric [n, d] and categorical [n, k] columns, encoded for a model.
 
     `wanted` are the model's columns. Categories that the model or the table's training rows don't
-    have are encoded as unknown. Raise ValueError if `check_target` or `check_columns` does.
+    have are encoded as unknown. Raise ValueError if the target or a column doesn't fit.
     """
     columns = source.columns
     check_target(columns, wanted)
@@ -208,7 +209,7 @@ class Unseen(NamedTuple):
 def unseen_categories(wanted: table.Columns, source: table.Table) -> Unseen:
     """Return the table's categories that a model with the columns `wanted` has never seen.
 
-    Raise ValueError if `check_columns` does.
+    Raise ValueError if the table lacks a column of the model, or has it with another type.
     """
     check_columns(source.columns, wanted)
     columns: dict[str, tuple[int, str]] = {}

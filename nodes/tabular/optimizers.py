@@ -86,7 +86,7 @@ def build_schedule(epoch: int, steps: int, before: int, chosen: settings.Setting
     """Return the numbers that the kernels need for the steps of an epoch, [steps, 3] float32.
 
     The row of step t has lr, 1 / (1 - β₁ᵗ) and 1 / (1 - β₂ᵗ). `before` is the number of steps in
-    all previous epochs. `epoch` counts from 0.
+    all previous epochs, so the epoch's first step has t = before + 1. `epoch` counts from 0.
     """
     rates = [cosine_learning_rate(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)

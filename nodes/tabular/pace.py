@@ -14,9 +14,10 @@ SECONDS = 0.05  # between checks, approximately
 class Pace:
     """Counts the steps until the next check.
 
-    A check is due after about SECONDS, but at the latest after `max_steps` steps. The number of
-    steps between two checks begins with 1, and at most doubles each time. This is because a GPU's
-    first steps are only queued, and so seem to take no time.
+    A check is due about SECONDS seconds after the previous one, but at the latest after `max_steps`
+    steps. The number of steps between two checks begins with 1, and at most doubles each time.
+    Without this limit, the first number would be too high: a GPU's first steps are only queued, and
+    so seem to take no time.
     """
 
     def __init__(self, max_steps: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +35,7 @@ class Pace:
         return self._left <= 0
 
     def proposal(self) -> int:
-        """Return the number of steps until the next check, from the speed since `begin`."""
+        """Estimate, from the speed since `begin`, how many steps to take until the next check."""
         taken = max(self._clock() - self._since, 1e-9)
         fitting = int(self._steps * SECONDS / taken)
         return max(1, min(fitting, 2 * self._steps, self._most))

@@ -87,7 +87,10 @@ class Table:
     split: npt.NDArray[np.int8]
 
     def used(self) -> Table:
-        """Return the table for training, without the columns that have no information."""
+        """Return the table for training, without the columns in `columns.unused`.
+
+        From these columns, such as one with the same value in each row, a model can't learn.
+        """
         columns, unused = self.columns, {*self.columns.unused}
         if not unused:
             return replace(self, columns=replace(columns, empty=[]))
@@ -131,7 +134,7 @@ def write_table(
         task: "classification" or "regression".
         split: for each row TRAIN, VALIDATION or TEST.
         categorical: the columns with categories. Their values become text, such as "4" for 4.0,
-            without blanks at the ends. A value that no training row has counts as unknown.
+            without blanks at the ends. A value counts as unknown if no training row has it.
 
     Raises:
         ValueError: the table is not valid. The message names the column and the fault.

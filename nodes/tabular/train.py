@@ -304,7 +304,7 @@ class Training:
     def finish_epoch(self) -> None:
         """Take the epoch's remaining steps, and save the checkpoints that are due.
 
-        Saving may end the process.
+        After a save, the process may exit, so that the job's agent can send the checkpoint.
         """
         progress = self.progress
         self.steps.begin(progress.epoch, progress.step, progress.loss_sum)
@@ -315,9 +315,9 @@ class Training:
         progress.loss_sum = self.steps.loss_sum()
 
     def save_if_due(self) -> None:
-        """If a checkpoint is due, save it, and exit so that the job's agent sends it.
+        """If a checkpoint is due, save it, and exit so that it is sent to the access point.
 
-        In a gang the agent sends it without an exit. There the process only exits if the trial was
+        In a gang, saving it already sends it, and the process only exits if the trial was
         interrupted.
         """
         if not self.is_due():

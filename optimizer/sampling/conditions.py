@@ -30,8 +30,8 @@ def infer_conditions(
 
     - Each trial with A also has B.
     - No value of B is both in a trial with A and in a complete trial without A.
-    - There are enough trials with A and complete trials without A: together, at least twice the
-      number of different values that B has in them. With fewer trials, the pattern may be chance.
+    - The trials with A and the complete trials without A are at least twice as many as the
+      different values of B in these trials. With fewer trials, the pattern may be chance.
 
     A value of B that is in no trial also activates A. A wrong condition is dropped after the first
     trial that contradicts it. Conditions have no cycles, because A is in fewer trials than B.

@@ -71,7 +71,9 @@ def suggest(
     sampler: Sampler = OWN,
     previous: PreviousTasks | None = None,
 ) -> Suggestion:
-    """Return the point to try next: an earlier point only if no other point is found.
+    """Return the point to try next.
+
+    The result repeats the point of a trial in `history` only if no other point is found.
 
     The first point has the default values. The other start-up trials first take good points of
     `previous`. When these are used up, or without `previous`, start-up trials follow a scrambled

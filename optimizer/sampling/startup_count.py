@@ -40,8 +40,8 @@ def halve_startup(startup: int) -> int:
 def results_awaited(startup: int) -> int:
     """Return how many results the model needs before it proposes: half of `startup`, at least 1.
 
-    If many trials run in parallel, all start-up trials are created before any of them ends. Without
-    this wait, the first few results would determine all further trials.
+    If many trials run in parallel, all start-up trials are created before any of them ends. If the
+    model then proposed at the first result, a few results would determine all further trials.
     """
     return max(1, startup // 2)
 

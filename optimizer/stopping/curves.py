@@ -125,8 +125,8 @@ class CurveModel:
 
         `found` was made from the reports up to `step`. If the calibration factor for `step` is
         above 1, predictions of the complete curves' ends from reports up to `step` were too
-        certain. Then each component's variance is increased by the variance of all components'
-        means, and the resulting deviation is multiplied by the factor.
+        certain. Then the variance of the mixture's means is added to the variance of each normal
+        distribution in the mixture. The resulting deviations are multiplied by the factor.
         """
         wider = self._misses.get(step)
         if wider is None:
@@ -138,12 +138,13 @@ class CurveModel:
         )
 
     def _calibration_factor(self, until: float) -> float:
-        """Return the factor by which predictions are too certain. If it is 1 or less, they are not.
+        """Return the factor by which the standard deviations of predictions are too small.
 
-        Each complete curve with reports both up to `until` and later is predicted from the reports
-        up to `until`. z is a prediction's error in standard deviations. With n such curves, the
-        result is √((Σ z² + _DOUBT²) / n). _DOUBT, a constant, makes the result
-        larger if n is small. Without such a curve, the result is 1.
+        If the factor is 1 or less, the deviations are large enough. Each complete curve with
+        reports both up to `until` and later is predicted from the reports up to `until`. z is a
+        prediction's error in standard deviations. With n such curves, the result is
+        √((Σ z² + _DOUBT²) / n). _DOUBT, a constant, makes the result larger if n is small. Without
+        such a curve, the result is 1.
         """
         away = []
         for t, y in self._curves:

@@ -87,8 +87,8 @@ def choose_stops(
     """Return the trials to stop, by name, the least promising first.
 
     `running` has the curves of the running trials that were not yet ordered to stop. `complete` has
-    the complete trials. `begun` and `stopped` are the numbers of the region's trials that have
-    begun and that were ordered to stop.
+    the complete trials. `begun` is the number of the region's trials that have begun. `stopped` is
+    the number of trials that were ordered to stop.
     """
     at_once = max(1, math.ceil(AT_ONCE * len(running)) - 1)
     free = min(int(rule.max_stopped * begun) - stopped, at_once)
@@ -136,7 +136,10 @@ def _keeps_best(complete: Sequence[Complete]) -> bool:
 
 
 def _differences(complete: Sequence[Complete], curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the median and the deviation of the result minus the curve's last loss."""
+    """Return the median and the deviation of the trials' differences.
+
+    A trial's difference is its result minus the last loss of its curve in `curves`.
+    """
     ends = [float(curve.losses[-1]) for curve in curves]
     found = [each.loss - end for each, end in zip(complete, ends, strict=True)]
     middle = median(found)

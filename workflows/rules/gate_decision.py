@@ -27,8 +27,8 @@ of the difference (`_AS_WELL`). An interval that begins just below zero is not e
 a very large loss can cause such an interval, because a third of all bootstrap samples don't contain
 the row. But one row can't make the interval reach that far below zero. This rule, too, has a
 disadvantage. The gate rejects 9 % instead of 5 % of the challengers that are as good as the
-champion. Ranks or a trimmed mean are no alternative, because they ignore a row with a very large
-loss.
+champion. A rank test or a trimmed mean is no alternative, because neither depends on how large the
+largest losses are.
 
 If a day's labels are shuffled, both models look equally bad on the day's rows. So if the trainer
 also measures a constant prediction, the challenger must be shown to be better than that prediction.
@@ -260,10 +260,10 @@ def _constant_model_reason(rule: Rule, measured: Mapping[str, Measured]) -> str 
 
 
 def _new_values_reason(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
-    """Return why the challenger may be better only on values that the champion never saw.
+    """Return why the challenger may be better only on rows with values new to the champion.
 
-    Return None if the challenger also passes on the other rows, or if the models were not measured
-    on them.
+    Return None if the challenger also passes on the rows without such values, or if the models were
+    not measured on these rows.
     """
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):
@@ -286,7 +286,10 @@ def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:
 
 
 def _loss_difference(rule: Rule, new: Mapping[str, float], old: Mapping[str, float]) -> float:
-    """Return by how much the new metric is worse than the old one, negative if it is better."""
+    """Return by how much the new metric is worse than the old one.
+
+    The result is negative if the new metric is better.
+    """
     return loss(new[rule.metric], rule.direction) - loss(old[rule.metric], rule.direction)
 
 

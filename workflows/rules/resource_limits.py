@@ -24,7 +24,7 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 
 
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
-    """Return why a job is on hold.
+    """Return why a job is on hold, from HTCondor's `code` and `reason` for the hold.
 
     If the job exceeded its memory or disk, the text also names the study's key to raise, and the
     key's `FILE:LINE` if `places` has it.

@@ -66,7 +66,7 @@ def band(values: Sequence[float], floor: float) -> tuple[float, float]:
 
 
 def _error(share: float, rows: int) -> float:
-    """Return by how much `share`, measured on `rows` rows, may differ by chance."""
+    """Return by how much `share`, measured on `rows` rows, may be wrong by chance."""
     likely = (share * rows + 1) / (rows + 2)  # not 0 for a share of 0
     return _ERRORS * math.sqrt(likely * (1 - likely) / max(1, rows))
 

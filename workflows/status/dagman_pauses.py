@@ -31,8 +31,8 @@ def read_dagmans(folder: RunFolder) -> tuple[list[tuple[float, float | None]], l
 def pauses_so_far(folder: RunFolder, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
     """Return the times when no DAGMan of a run executed, from the DAGMans' event logs.
 
-    If a log lacks the end of a DAGMan, executions of the run's trials show how long that DAGMan
-    executed.
+    If a log lacks the end of a DAGMan's execution, the last start or end of a trial's execution
+    before the next DAGMan began counts as the end.
     """
     active, stops = read_dagmans(folder)
     signs: set[float] = set()

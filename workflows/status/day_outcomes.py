@@ -50,10 +50,11 @@ def outcomes_now(
 
 
 def left_out(run: Path, day: date) -> list[Outcome]:
-    """Return the outcomes of regions that failed on a run's day before they had a run.
+    """Return the outcomes of regions that failed on `day` before a run was planned for them.
 
-    Attempts to run the day are considered if they planned this run, or no run at all. For example,
-    no run is planned if the data never arrives. The result is empty if the study has no journal.
+    Of the day's attempts, those that planned the run in the folder `run` are considered, and those
+    that planned no run, for example because the data never arrived. The result is empty if the
+    study has no journal.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():
@@ -72,7 +73,7 @@ def left_out(run: Path, day: date) -> list[Outcome]:
 
 
 def left_out_or_why(run: Path, day: date) -> tuple[list[Outcome], str | None]:
-    """Return the outcomes from `left_out`, or none and the reason if the journal can't be read."""
+    """Return the outcomes from `left_out`, or [] and the reason if the journal can't be read."""
     try:
         return left_out(run, day), None
     except TrialfleetError as error:
@@ -80,7 +81,7 @@ def left_out_or_why(run: Path, day: date) -> tuple[list[Outcome], str | None]:
 
 
 def unknown_days_text(error: TrialfleetError) -> str:
-    """Return the note about a study whose journal of days is unreadable."""
+    """Return the message that a study's days are unknown, because its journal can't be read."""
     return f"the study's days are unknown: {error}"
 
 

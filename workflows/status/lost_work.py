@@ -186,7 +186,7 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_part(part: _Part) -> _Part:
-    """Return `part` without its seconds and cost, because another part includes them."""
+    """Return only the lost seconds of `part`. Another part has its total seconds and its cost."""
     return part._replace(seconds=0.0, usd=None)
 
 

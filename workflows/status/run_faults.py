@@ -224,7 +224,8 @@ class _Dagman:
     def _missed_ends(self, now: float) -> Fault | None:
         """Return a fault if DAGMan missed the end of a DAG node's job or script.
 
-        The status file is ignored if it is old: DAGMan may have stalled or restarted since.
+        DAGMan's file with the status of its DAG nodes is ignored if the file is old, because DAGMan
+        may have stalled or restarted since.
         """
         written = self._last_update()
         if written < self.ad["EnteredCurrentStatus"] or abs(now - written) > FRESH:
@@ -287,8 +288,8 @@ def _absence_faults(folder: RunFolder) -> list[Fault]:
 def _lost_region_faults(folder: RunFolder, submitted: Container[str | None]) -> list[Fault]:
     """Return at most one fault: a region's DAGMan is lost, and no DAGMan will submit it again.
 
-    `submitted` has the slugs of the regions whose DAGMan is in the queue and was not submitted by
-    another DAGMan. None stands for the whole graph's DAGMan.
+    `submitted` has the slugs of the regions whose DAGMan is in the queue and was submitted on its
+    own, not by the whole graph's DAGMan. None stands for the whole graph's DAGMan.
     """
     if None in submitted or folder.dag_files.lock.exists():
         return []  # the whole graph's DAGMan submits it, or will do so when it is submitted again

@@ -85,7 +85,7 @@ class Trial(Job):
 
         `started` and `ended` are datetimes in UTC. Each parameter has a column `params.NAME`, each
         metric a column `metrics.NAME`. `pandas.DataFrame([trial.row() for trial in run.trials()])`
-        makes a table, as does the same call of polars.
+        makes a table. `polars.DataFrame` accepts the same list.
         """
         return {
             **{name: getattr(self, name) for name in COLUMNS},
@@ -128,8 +128,8 @@ def build_trial(
 ) -> Trial:
     """Return the trial `stored` with its job's executions `stays`.
 
-    Invalid values of the stored trial's attributes are dropped, because a trainer or another
-    release may have written them.
+    The result omits invalid values of the stored trial's attributes. A trainer, or another release
+    of trialfleet, may have written such values.
     """
     notes = stored.user_attrs
     state = trial_state(stored, unfinished)
@@ -179,7 +179,9 @@ def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
 
 
 class RunTrials:
-    """Reads a run's trials repeatedly. Most finished trials are read only once.
+    """Reads a run's trials repeatedly.
+
+    A finished trial is read only once if all trials before it in its region have finished, too.
 
     If `brief` is true, the methods `read` and `read_all` may leave out parts of the trials that
     status and costs don't need, such as curves. `read_region` and `read_numbers` return whole

@@ -145,7 +145,9 @@ class _Decided:
 
 
 class StatusReader:
-    """Reads a run's status repeatedly. Most finished trials are read only once.
+    """Reads a run's status repeatedly.
+
+    A finished trial is read only once if all trials before it in its region have finished, too.
 
     A reader changes nothing, so any number of readers may read a run while it runs. With `brief`, a
     snapshot's trials may lack their curves, parameters and metrics.

@@ -31,8 +31,8 @@ class RegionStatus:
         failed: the number of permanently failed trials.
         pruned: the number of abandoned trials: no money was left, or the day's deadline had passed.
         running_trials: the progress of each running trial and of a running full training.
-        queued: the number of waiting trials: the job waits for a slot, or the parameters are being
-            chosen. This includes jobs that wait for a slot and will then ask for a trial.
+        queued: the number of trials that wait for a slot or for their parameters, plus the number
+            of jobs that wait for a slot and will then ask for a trial.
         interrupted: the number of trials that ran when the run ended. `resume` trains them again.
         budget: the maximum number of trials.
         best: the best value of the objective so far, of the trial with the number `best_trial`.
@@ -49,11 +49,12 @@ class RegionStatus:
         changed: the files of the region's data, or of the code, that have changed since the run's
             submission.
         checks: the warnings from the checks of the day's table.
-        drift: a message if the gate measured an unusual value of the model that was current then,
-            compared with earlier measurements of this model.
+        drift: a message if the model that was current when the gate ran got an unusual value from
+            the gate, compared with the values that earlier gates measured for this model.
         cause: the most frequent cause of failed attempts if the region failed or was stopped.
             Otherwise the latest cause.
-        cut_off: the number of trials with a failed attempt and no retry, because the region failed.
+        cut_off: the number of unfinished trials with a failed attempt, if the region failed. They
+            get no retry. Otherwise 0.
         failing: the region's scripts that fail now, or that failed when the region ended.
         over: why the region gets no more trials, even after a resume. None if the region
             succeeded, or may get more trials.

@@ -24,8 +24,8 @@ def seconds_left(
 
     `first` is the time of the request for the first trial, in Unix seconds. `finished` is the
     number of ended trials, `budget` the maximum number of trials. `hours` is the region's time
-    limit, if any: the result is at most the rest of this limit. Pauses count for this limit, but
-    not for the pace. The result is None until a trial has ended.
+    limit, if any: the result is at most the rest of this limit. Pauses use up this limit, but
+    don't slow the pace. The result is None until a trial has ended.
     """
     if first is None or not finished:
         return None

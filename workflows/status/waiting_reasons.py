@@ -88,8 +88,8 @@ class Waiting:
         """Return why a waiting job can't start in the pool's slots.
 
         `notes` say for which trials the autoscaler can't start an EC2 node, and why. If the study
-        has a fleet and no slot fits the job, `notes` are returned. Why the present slots
-        don't fit is then left out, because a new node could run the job.
+        has a fleet and no slot fits the job, `notes` are returned. The result then does not say why
+        the present slots don't fit, because a new node could run the job.
         """
         job["QDate"] = 0  # the machine that a retry avoids for two minutes is suitable, too
         found = prospects(job, slots.whole)

@@ -97,8 +97,8 @@ def repeated_share(table: Table) -> float:
 
     Two rows are equal if they agree in all used columns and in the target. The result is 0 if the
     share is below 5%. If all numbers have few distinct values, rows may be equal by chance. So the
-    result is also 0 unless the target or a numeric column has at least half as many distinct values
-    as there are distinct rows.
+    result is also 0 if the target and each numeric column have fewer distinct values than half the
+    number of distinct rows.
     """
     table = table.used()
     numbers = [*table.numeric.T, table.target]

@@ -59,8 +59,8 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
     """Yield a function that shows a text, with the seconds since the `with` block began.
 
     A terminal shows only the latest text, and removes it when the block ends. A file or a pipe gets
-    a line for each text. If a text differs from the last line at most in numbers, it gets a line
-    only if the last line is at least 15 s old.
+    a line for each text. But a text that equals the last line, except for numbers, is left out if
+    that line is less than 15 s old.
     """
     from rich.live import Live
     from rich.text import Text
@@ -227,7 +227,7 @@ class Fitting:
 
 
 def keep_widths(table: Table, widths: dict[str, int]) -> None:
-    """Keep a table's columns, except the first, from getting narrower when it is printed again.
+    """Prevent columns, except the first, from getting narrower when a table is printed again.
 
     `widths` has the greatest width of each column so far, by title. The call updates it. The table
     must have its rows already.

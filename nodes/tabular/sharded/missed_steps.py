@@ -74,7 +74,7 @@ class MissedSteps:
         self.begin(0)
 
     def begin(self, done: int) -> None:
-        """Restart after step `done`, the last step that every row has taken."""
+        """Restart the count at step `done`, after every row has taken all steps up to it."""
         self._base = self.done = done
         size = 1024  # steps; grows as needed
         self._rates = torch.zeros(size, dtype=torch.float64)

@@ -1,11 +1,11 @@
 """Fit of the hyperparameters θ to results: the likeliest θ, and samples of θ's posterior.
 
-θ has a normal prior. Each teacher (the model of another task: a region of an earlier run) has a
-number z, also with a normal prior. The teacher's weight is max(0, z). The samples come from
-elliptical slice sampling (Murray, Adams and MacKay 2010), which starts at the likeliest θ and z.
-With few results, a single θ would make the model too certain of some effects, for example that a
-choice does not matter. So the expected improvement is averaged over several samples (Snoek,
-Larochelle and Adams 2012).
+θ has a normal prior. A teacher is the model of another task (a region of an earlier run). The prior
+mean of the function is a weighted sum of the teachers' means (`transfer.py`). A teacher's weight is
+max(0, z), and the number z also has a normal prior. The samples come from elliptical slice sampling
+(Murray, Adams and MacKay 2010), which starts at the likeliest θ and z. With few results, a single θ
+would make the model too certain of some effects, for example that a choice does not matter. So the
+expected improvement is averaged over several samples (Snoek, Larochelle and Adams 2012).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _BOUND = 4.0  # standard deviations of the prior
 class Prior:
     """The normal prior of the hyperparameters θ, and of a number z for each teacher.
 
-    A teacher is the model of another task, and its weight is max(0, z). `tasks` is the number of
-    teachers.
+    A teacher is the model of another task. The teacher's weight in the prior mean is max(0, z).
+    `tasks` is the number of teachers.
     """
 
     means: Array  # of the logarithms of all ℓ, s², a², σ²; then of all z

@@ -4,10 +4,10 @@
     m(r²)    = (1 + √5 r + 5/3 r²) exp(-√5 r)                        (Matérn 5/2)
 
 δ_d is the difference of the points' numbers for parameter d. For choices, δ_d is 0 if they are
-equal, else 1. The joint part has a length per parameter (Rasmussen and Williams, equation 4.17).
-With the joint part alone, a trial with one choice says little about trials with another choice. The
-additive part (first order, Duvenaud, Nickisch and Rasmussen 2011) learns the effect of one
-parameter for all values of the others.
+equal, else 1. ℓ_d is the length scale of parameter d. In the factor a² / d, d is the number of
+parameters. m is equation 4.17 of Rasmussen and Williams. With the joint part alone, a trial with
+one choice says little about trials with another choice. The additive part (first order, Duvenaud,
+Nickisch and Rasmussen 2011) learns the effect of one parameter for all values of the others.
 
 All gradients follow from dm/d(r²) = -5/6 (1 + √5 r) exp(-√5 r), which is finite at r = 0.
 """
@@ -56,7 +56,10 @@ class Hyperparameters:
 
 
 def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
-    """Return δ between rows, whose last axis has the d parameters. For choices, δ is 0 or 1."""
+    """Return the differences δ between `left` and `right`. For choices, δ is 0 or 1.
+
+    The last axis of all these arrays has the d parameters.
+    """
     found: Array = left - right
     found[..., is_categorical] = found[..., is_categorical] != 0
     return found

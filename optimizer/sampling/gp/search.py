@@ -1,8 +1,8 @@
 """Search for the best point of an acquisition function.
 
 The parameters may be continuous, on a grid, categorical or conditional. Candidates are spread over
-the space, or lie near the best known points. A few candidates are refined: some are the best for
-different combinations of choices, the rest are the best of all others. Gradients refine continuous
+the space, or lie near the best known points. A few candidates are refined: the best one for each of
+a few combinations of choices, and the best of the remaining candidates. Gradients refine continuous
 parameters. All other parameters are changed one at a time.
 """
 

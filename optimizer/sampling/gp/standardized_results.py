@@ -17,9 +17,9 @@ _TAIL = 3.0  # losses farther above the median, in distances of the best loss, a
 
 
 def standardize(values: Array) -> Array:
-    """Map finite losses to mean 0 and variance 1 in the same order.
+    """Return finite losses, compressed and scaled to mean 0 and variance 1.
 
-    If all losses are equal, they become 0.
+    The ranking of the losses stays the same. If all losses are equal, they become 0.
     """
     largest = float(np.abs(values).max())
     if largest == 0.0 or np.ptp(values / largest) <= _FLAT:

@@ -144,7 +144,7 @@ class _DataInS3:
             return None
 
     def write_times(self, url: str) -> dict[str, datetime] | None:
-        """Return when each object was last written, by the object's URL.
+        """Return a dict from each object's URL to the time when the object was last written.
 
         `url` is the URL of one object or of a folder of objects. The result is {} if there is no
         object. It is None if S3 is unreachable or refuses, or if the keys can't be read.

@@ -110,7 +110,7 @@ class FinalScripts:
         return lane is not None and lane["done"] and lane["node"] == node
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Record the end of a full training by a lane's job; return a phrase about the result."""
+        """Record the end of a full training in a lane's job; return a phrase about the result."""
         files = self._folder.region(slug)
         place = in_lane(files, files.best, node)
         _, outcome = self._studies.read_outcome(place, code)

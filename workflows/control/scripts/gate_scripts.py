@@ -52,7 +52,7 @@ class GateScripts:
         return self.tell_in_lane(slug, node, ended.code) if ended else None
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Record the end of a measurement by a lane's job; return a phrase about the result."""
+        """Record the end of a measurement in a lane's job; return a phrase about the result."""
         files = self._folder.region(slug)
         place = in_lane(files, files.gate, node)
         outcome = gate_job.outcome_of_measurement(self._studies.frozen, place, code)

@@ -84,7 +84,7 @@ def _schedd_ad() -> ClassAd:
 
 
 def default_state() -> Path:
-    """Return the folder for the state of this user's supervisor.
+    """Return the default folder for the state of `trialfleet supervise`.
 
     The supervisor of a pool that `trialfleet pool up` started uses another folder.
     """

@@ -82,8 +82,8 @@ class QueuedRun:
         root: the job id of the run's DAGMan. If a person submitted only a region's DAG, this is the
             id of the region's DAGMan. None if neither is in the queue.
         root_held: why the DAGMan `root` is on hold; None if it isn't.
-        running: DAG nodes with a job in a slot. A node with a held job that HTCondor will remove
-            counts, too, because no person has to act.
+        running: DAG nodes with a job in a slot, or with a held job that HTCondor will remove
+            (no person has to act then).
         idle: DAG nodes that have a waiting job and are not in `running`.
         held: jobs on hold that wait for a person.
         regions: slugs of the regions whose DAGMan job is in the queue.

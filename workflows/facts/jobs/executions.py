@@ -96,7 +96,7 @@ class Execution(NamedTuple):
 
     @property
     def saved_seconds(self) -> float:
-        """The seconds from the start to the last saved work; 0 if no work was saved."""
+        """The seconds from the start until work was last saved; 0 if no work was saved."""
         return 0.0 if self.saved is None else max(0.0, self.saved - self.began)
 
     @property
@@ -259,9 +259,9 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events; of several successive marks (events about trials), only the last.
+    """Return the events, but only the last of successive marks (events about trials).
 
-    The last one stays, because it shows until when the execution was alive.
+    The last mark is kept, because it shows until when the execution was alive.
     """
     return [
         event

@@ -81,7 +81,7 @@ def _describe_apart(roster: Roster) -> str:
 
 
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
-    """Return how many ranks (gang members) train a trial, and the number of this generation.
+    """Return how many ranks (gang members) train a trial, and the number of their generation.
 
     A generation is one set of ranks. The result has the keys "ranks" and "generation". While the
     generation forms, "ranks" is 0. The result is empty if the gang works on another trial, or if

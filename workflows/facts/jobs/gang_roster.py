@@ -59,7 +59,7 @@ class Roster:
         trial: the trial's name; empty while it is unknown.
         turn: the number of the gang's request that was answered with `trial`.
         first: the generation in which the trial began.
-        members: the agents by rank; those of the previous generation while the next one forms.
+        members: the agents by rank; while a generation forms, those of the generation before it.
         start: the name of the checkpoint to start from; None if training starts at the beginning.
         kill: whether agents kill the training processes of the previous generation. False as long
             as rank 0 may still save a checkpoint.

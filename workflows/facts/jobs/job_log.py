@@ -45,8 +45,8 @@ class Job:
         slot: the slot of the last attempt.
         attempts: the number of attempts; 0 if unknown.
         usd: the cost of the time in slots; None if a price is unknown.
-        lost_usd: the part of `usd` for failed attempts and interrupted executions. Work that a
-            checkpoint saved is not subtracted.
+        lost_usd: the part of `usd` for failed attempts and interrupted executions. It includes
+            the cost of work that a checkpoint saved.
         ranks: for a gang (jobs that train one trial together), how many jobs trained at the end.
         generations: for a gang, how often its jobs began to train together.
     """
@@ -175,10 +175,11 @@ def read_between_trials(
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
-    """Return the executions of a job of several trials, and the other steps that the job ran.
+    """Return the executions of a job of several trials, and the names of its other steps.
 
-    The other steps can be "best", the full training, and "gate". A machine without a price costs
-    `price` USD per hour. A running execution ends at `now`; if `now` is None, at its last event.
+    Other steps are the full training ("best") and the gate ("gate"). A machine without a price
+    costs `price` USD per hour. A running execution ends at `now`; if `now` is None, at its last
+    event.
     """
     attempts, ends = read_whole_job(log)
     return _build_stays(attempts, price, now=now), ends

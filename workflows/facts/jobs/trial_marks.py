@@ -82,8 +82,8 @@ def note(
     """Write into a job's log that a trial began or continued, saved a checkpoint, or ended.
 
     `job` is an id such as `12.0`, and `when` is in Unix seconds. `ended` says how the trial ended.
-    Nothing is written if the log was removed. Also, nothing is written if the trial's last mark of
-    a start or end, in this execution of the job, already has the kind `kind`. Raises OSError if
+    Nothing is written if the log was removed. In one execution of the job, a trial's start is
+    written again only after its end, and its end only after another start. Raises OSError if
     writing fails.
     """
     trial = place.root.name

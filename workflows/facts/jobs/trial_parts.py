@@ -115,8 +115,8 @@ def _marks_by_execution(events: Iterable[JobEvent]) -> list[list[tuple[float, Ma
 def _parse_executions(events: Sequence[JobEvent]) -> list[Execution]:
     """Return the executions of one submission of a job of several trials.
 
-    If the agent exited because it got no answer, the execution counts as done. No work was lost:
-    the agent asks for a trial only after the previous trial's result has arrived.
+    If the agent exited because it got no answer, the execution doesn't count as failed. No work
+    was lost: the agent asks for a trial only after the previous trial's result has arrived.
     """
     found = parse_executions(events)
     ended = [event for event in events if event.type.name == "JOB_TERMINATED"]
@@ -163,7 +163,10 @@ class _Division:
         attempts[-1].append(part)
 
     def _apply_late_mark(self, mark: Mark, when: float) -> None:
-        """Record in a trial's last part the checkpoint or end that a later mark reports."""
+        """Update a trial's last part from a mark that was written late.
+
+        The mark reports that a trial other than the current one saved a checkpoint or ended.
+        """
         if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).result_time:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS

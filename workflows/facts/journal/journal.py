@@ -179,7 +179,7 @@ class Journal:
     def last_models(self, before: date | None = None) -> dict[str, Outcome]:
         """Return each region's last outcome with a new model.
 
-        If `before` is given, only the days before it count.
+        Only the days before `before` count, or all days if `before` is None.
         """
         endings = {Ending.PUBLISHED, Ending.KEPT}
         found = [o for o in self.outcomes(last=before) if before is None or o.date < before]

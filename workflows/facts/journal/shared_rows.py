@@ -84,8 +84,8 @@ class SharedRows:
     def take(self) -> bool:
         """Take or renew the lease; return whether this manager has it.
 
-        If another manager has had the lease since the last call, the result is False, too, so that
-        the caller ends the work that it began earlier. The next call can return True.
+        Also return False if another manager has had the lease since the last call. The caller must
+        then end the work that it began under the earlier lease. The next call can return True.
         """
         own = {"machine": self._own.machine, "folder": self._own.folder, "host": self._own.host}
         new = insert(_LEASES).values(

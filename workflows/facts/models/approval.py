@@ -95,10 +95,9 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
     """Return why a model was not made current when it was published.
 
-    Return None if it was made current then, or if it was made current later and still is.
-    `published` is the content of the model's published.json. If the study requires approval, the
-    text says whether the model still waits for approval, and ends with the command to make the
-    model current.
+    Return None if it was made current at that time, or if it is current now. `published`
+    is the content of the model's published.json. If the study requires approval, the text says
+    whether the model still waits for approval, and ends with the command to make the model current.
     """
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:

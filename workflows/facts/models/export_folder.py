@@ -29,7 +29,7 @@ class Targets(BaseModel):
     """The targets to which a study's models are exported, such as S3 or MLflow.
 
     `s3` names the files with the access keys for S3; None if boto3 finds the keys by itself.
-    `variables` has environment variables for AWS, perhaps with a proxy's password.
+    `variables` has environment variables for AWS, which may contain a proxy's password.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -85,8 +85,8 @@ def find_champion(models_folder: Path, study: str) -> Path | None:
 def reason_not_latest(record: Path) -> str | None:
     """Return why a model was not made current when it was published.
 
-    Return None if it was made current then, or if it was made current later and still is. `record`
-    is the path of the model's published.json; if this file is missing, the result is None. Raises
+    Return None if it was made current at that time, or if it is current now. `record` is
+    the path of the model's published.json; if this file is missing, the result is None. Raises
     InputError if the file is damaged.
     """
     if not record.exists():
@@ -97,8 +97,8 @@ def reason_not_latest(record: Path) -> str | None:
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
     """Return why a model was not made current when it was published.
 
-    Return None if it was made current then, or if it was made current later and still is.
-    `published` is the content of the model's published.json.
+    Return None if it was made current at that time, or if it is current now. `published`
+    is the content of the model's published.json.
     """
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # changed by a person

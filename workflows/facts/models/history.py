@@ -59,10 +59,11 @@ class Change:
 
 
 def changes(link: Path) -> list[Change]:
-    """Return the changes of a region's current model, oldest first; `link` is its `latest`.
+    """Return the changes of a region's current model, oldest first.
 
-    An unreadable history counts as empty, so that models are still published. If the link was
-    changed without a call of `note`, the last change is by `hand`.
+    `link` is the region's link `latest`. An unreadable history counts as empty, so that models
+    are still published. If the link was changed without a call of `note`, the last change is by
+    `hand`.
     """
     history, current = link.parent / HISTORY, current_run(link)
     found = unless_damaged(lambda: [_change(**each) for each in read_json(history)["changes"]], [])

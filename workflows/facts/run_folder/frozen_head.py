@@ -21,8 +21,8 @@ from trialfleet.workflows.names import NO_MODELS
 class FrozenHead:
     """The main facts about a run and its models.
 
-    `folder` is where the run was planned. The run's costs are charged to the day `of_day`.
-    `publish` is the publish folder, or `NO_MODELS` if the study publishes no models.
+    `folder` was the run's folder when the run was planned. The run's costs are charged to the day
+    `of_day`. `publish` is the publish folder, or `NO_MODELS` if the study publishes no models.
     """
 
     run: str

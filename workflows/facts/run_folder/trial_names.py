@@ -50,7 +50,7 @@ class TrialRange:
 
 @lru_cache(maxsize=1 << 16)  # a search for a node's trials parses all names of a region
 def parse_trial_range(name: str) -> TrialRange:
-    """Return the trials of the DAG node or trial `name`; no trials for any other name."""
+    """Return the trials of the DAG node or trial `name`; an empty range for any other name."""
     found = _NAME.fullmatch(name)
     if found is None:
         return TrialRange(name, 1, 0)
@@ -67,6 +67,9 @@ def is_trial(name: str) -> bool:
 
 
 def is_lane(name: str) -> bool:
-    """Return whether `name` is the name of a DAG node that may have several trials."""
+    """Return whether `name` is a DAG node that may have several trials.
+
+    Such a DAG node is `JFK.l1`, with all trials of its lane, or `JFK.l1.t05-08`.
+    """
     found = parse_trial_range(name)
     return found.first < found.last

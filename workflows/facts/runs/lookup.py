@@ -217,8 +217,8 @@ def find_model(name: str) -> Path:
 def find_models_folder(region: str, study: str | None = None) -> Path:
     """Return the folder with the models of a region; InputError if no folder or several match.
 
-    `region` is a region's name, STUDY/REGION, or any other name that `find_model` accepts. It may
-    also be the folder.
+    `region` is a region's name, STUDY/REGION, the path of the folder itself, or any other name that
+    `find_model` accepts.
     """
     _check_here(region)
     if (Path(region) / LATEST).is_symlink():

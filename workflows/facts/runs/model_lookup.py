@@ -39,9 +39,9 @@ def models(
     """Return the published models of a region, of a study's regions, or of all studies.
 
     Args:
-        name: a region's name, STUDY/REGION, or the folder of the region's models. If it is a
-            study's name, the folder of a study's models, or a publish folder, the models of all
-            regions in this study or folder are returned. By default, all models in the publish
+        name: a region's name, STUDY/REGION, or the folder of the region's models. It may also be
+            a study's name, the folder of a study's models, or a publish folder. Then the models of
+            all regions in this study or folder are returned. By default, all models in the publish
             folders below the working directory are returned.
         study: return only models of this study.
 

@@ -88,8 +88,8 @@ def other_owner_error(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> s
 def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
     """Make this manager the owner of a run's Optuna studies; InputError if another one owns them.
 
-    A run's own database file has no owner. For such a run, OptimizerError is raised if the trials
-    in the file are lost.
+    A run with its own database file has no owner. OptimizerError is raised if the trials in this
+    file are lost.
     """
     if not frozen.study.storage:
         check_not_lost(folder, frozen.study)

@@ -66,8 +66,8 @@ class Spending:
         cap: the study's `price_cap.run`; None if there is no cap.
         left: the part of the cap that is not spent.
         reserve: the part of the cap for the full trainings.
-        ended: a message that money ran out, for trials only or for full trainings, too; None if
-            money is left.
+        ended: a message that money ran out, either for trials, or for trials and full trainings;
+            None if money is left.
         trouble: why the autoscaler makes no progress; None if it does.
         nodes_left: a text about EC2 nodes that live on after the autoscaler's end; None if there
             are none.

@@ -90,7 +90,11 @@ def own_errors(noted: Noted) -> int:
 
 
 def machines_to_avoid(study: Study, noted: Noted) -> tuple[str, ...]:
-    """Return the machines on which attempts failed, or () if the pool has no others that suit."""
+    """Return the machines on which the attempts in `noted` failed.
+
+    The result is () if the pool has no other machine that meets the study's requirements, or if
+    HTCondor is unreachable.
+    """
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
     return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
 
@@ -183,7 +187,10 @@ class Attempts:
         return None if is_over else self.try_again(node, outcome, noted)
 
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
-        """Remove the failed attempt's files. Return the reply that makes DAGMan retry the node."""
+        """Remove the failed attempt's files. Return the reply that makes DAGMan retry the node.
+
+        `noted` has all failed attempts at the DAG node, including this one.
+        """
         for left in (self._place.saved, self._place.ended):
             untrusted_files.remove(left)
         own = own_errors(noted)

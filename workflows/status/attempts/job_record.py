@@ -32,7 +32,8 @@ def read_execution(
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
     """Write the facts about the job of a full training or gate to job.json.
 
-    The trial database can't have these facts, because it has only trials.
+    `failed` says that the last attempt failed. The trial database has no place for these facts,
+    because it contains only trials.
     """
     untrusted_files.write_json(place.job, _job_data(place, study, failed=failed))
 

@@ -211,7 +211,7 @@ def _missing_objective_reason(result: dict[str, Any], metric: str) -> str:
 def wrong_type(given: Mapping[str, Any], metric: str) -> str:
     """Describe the type and value of a metric that is not a number. Return "" for a number.
 
-    The result is also "" if the metric is missing.
+    `given` has the metrics' values by name. The result is also "" if the metric is missing.
     """
     value = given.get(metric)
     if metric not in given or is_number(value):
@@ -317,8 +317,8 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfM
 def _got_nowhere(removal: str, evictions: int) -> str:
     """Return why a job was removed for lack of progress, or "" if it was not.
 
-    `removal` is the reason of the removal in the job's log. A removal by the rule of the submit
-    file is for lack of progress if the job had `evictions`.
+    `removal` is the reason of the removal in the job's log. If a rule of the job's submit file
+    (PeriodicRemove) removed the job, the cause is lack of progress only if the job had `evictions`.
     """
     for beginning in (f"{EVICTED}: ", f"{STUCK}: "):
         if beginning in removal:

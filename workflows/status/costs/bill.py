@@ -86,9 +86,10 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
 
 
 def _place_idle_node(item: Item, runs: Sequence[BilledRun]) -> Item:
-    """Return `item`. If it lacks a study, add the study, day and team of its run, if known.
+    """Return a cost with the study, day and team of its run.
 
-    The cost of an EC2 node that ran no job lacks these, because the node's tag names only the run.
+    If `item` has a study, or if its run is unknown, `item` is returned unchanged. The cost of an
+    EC2 node that ran no job has no study, because the node's tag names only the run.
     """
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:
@@ -148,8 +149,8 @@ def _build_item(whose: Item, kind: Kind, stay: Stay) -> Item:
 def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
     """Return the lifetimes of a fleet's nodes, as far as this machine has a record of them.
 
-    The sources are the autoscalers' `reports`, the file to which the fleet's autoscaler writes by
-    default, and the records of `fleet down`. If several sources contain a node, the record of
+    There are three sources: the files `reports`, the default report of the fleet's autoscaler, and
+    the records of `fleet down`. If several sources contain a node, the record of
     `fleet down` takes precedence.
     """
     found: dict[str, Lifetime] = {}

@@ -105,10 +105,9 @@ def find_edge(range_: ParameterRange | None, value: Any) -> str | None:
 def edge_advice(regions: Sequence[RegionReport]) -> str:
     """Return advice on parameters whose best values are often at an end of the range, or "".
 
-    "Often" means in at least half of the regions, without those that have fewer than `LEAST_TRIALS`
-    completed trials. A best value that equals the default doesn't count, because tuning didn't
-    change it. Best values of a region without a gain don't count, because they are best only by
-    chance.
+    "Often" means in at least half of the regions with `LEAST_TRIALS` or more completed trials. A
+    best value that equals the default doesn't count, because tuning didn't change it. Best values
+    of a region without a gain don't count, because they are best only by chance.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(

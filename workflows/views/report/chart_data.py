@@ -358,7 +358,7 @@ def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
-    """Return each trial's value of a parameter or, if it has choices, the value's index in them."""
+    """Return each trial's value of a parameter, or the choice's index if there are choices."""
     assert item.range is not None, item
     values = [trial.params.get(item.name) for trial in trials]
     if item.range.choices is None:

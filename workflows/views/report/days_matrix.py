@@ -85,7 +85,8 @@ def share(day: DayView, ending: Ending) -> float:
 class RegionDays:
     """A region's row in the table of days.
 
-    `outcomes` has the region's outcome on each day, oldest first, or None.
+    `outcomes` has an entry for each day, oldest first: the region's outcome, or None if the region
+    had none.
     """
 
     region: str

@@ -165,7 +165,11 @@ def _cell_shares(counts: NDArray[np.intp]) -> Array:
 
 
 def _bandwidth(seen: NDArray[np.intp], weights: NDArray[np.intp]) -> float:
-    """Return Scott's bandwidth 1.059 · min(interquartile range / 1.34, deviation) · (Σw)^(-1/5)."""
+    """Return Scott's bandwidth 1.059 · min(interquartile range / 1.34, deviation) · (Σw)^(-1/5).
+
+    The result is at least `_LEAST_SIGMA`. `seen` has the indices of the cells that aren't empty,
+    and `weights` has the number of values in each of these cells (w).
+    """
     whole, below = int(weights.sum()), np.cumsum(weights)
     mean = (seen @ weights) / whole
     deviation = math.sqrt(((seen - mean) ** 2 @ weights) / max(1, whole - 1))

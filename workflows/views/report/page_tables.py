@@ -63,7 +63,10 @@ class Column:
 
 
 def region_columns(report: Report) -> list[Column]:
-    """Return the columns after the region's name, without some that would have no values."""
+    """Return the columns after the region's name.
+
+    The columns of full trainings, costs and models are left out if they have no values.
+    """
     return [
         column
         for column in (*_compared_columns(report), *_course_columns(report))

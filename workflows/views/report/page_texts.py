@@ -120,7 +120,7 @@ def _trouble(row: RegionReport) -> tuple[str, str | None]:
     """Return a region's problem ("" if it has none), and the command that helps or None.
 
     The command is `trialfleet why`, unless the problem is that tuned settings are worse than
-    default ones. `trialfleet why` doesn't explain that problem, which has its own command or none.
+    default ones. Then the command is `row.next_command`, which may be None.
     """
     if reason := _problem(row):
         return reason, row.why_command

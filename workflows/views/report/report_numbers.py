@@ -248,8 +248,9 @@ def compare_settings(
 ) -> tuple[Setting, ...]:
     """Return each parameter's default value and best value.
 
-    Parameters of the default settings come first, in the order of `defaults`. Other parameters
-    that trials had follow by name. A setting's `range` is None if no trial had the parameter.
+    Parameters of the default settings come first, in the order of `defaults`. After them come the
+    other parameters of trials, sorted by name. A setting's `range` is None if no trial had the
+    parameter.
     """
     had = {name for trial in trials for name in trial.params}
     ranges = {name: _parameter_range(item) for name, item in parameters.items() if name in had}

@@ -79,7 +79,7 @@ class Setting:
 
     @property
     def changed(self) -> bool:
-        """True if the best value differs from the default. True counts as different from 1."""
+        """True if the best value differs from the default. The values `True` and 1 differ, too."""
         default, best = (self.default_active, self.default), (self.best_active, self.best)
         return default != best or isinstance(self.default, bool) != isinstance(self.best, bool)
 
@@ -220,7 +220,7 @@ class RegionReport:
 
     @property
     def final_metric(self) -> float | None:
-        """The report metric, as measured by the full training, or None if it wasn't measured."""
+        """The full training's value of the report metric, or None if there is none."""
         return None if self.final is None else self.final.get(self.report.metric)
 
     @property
@@ -239,7 +239,7 @@ class Head:
         finished: when the run ended, with a time zone, or None while the run is in progress.
         boot_usd: the run's share in USD of the cost of booting EC2 nodes, or None if no node of the
             run is known.
-        idle_usd: likewise, its share of the cost of idle EC2 nodes.
+        idle_usd: likewise, the run's share of the cost of idle EC2 nodes.
         lost_share: the part (0 to 1) of the jobs' time that failures and evictions wasted.
         notice: the most important notices, such as why trials ended early, or "".
         days: for a daily run, the study's days up to the run's day, newest first.

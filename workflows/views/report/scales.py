@@ -52,7 +52,7 @@ def clipped_range(
 
 
 def _shown_distance(values: Sequence[float], anchor: float, flat: float) -> float | None:
-    """Return the greatest distance from `anchor` that is shown, or None without an outlier."""
+    """Return the greatest distance from `anchor` that is shown, or None if there is no outlier."""
     distances = [abs(value - anchor) for value in values if value != anchor]
     if not distances or not math.isfinite(max(distances)):
         return None

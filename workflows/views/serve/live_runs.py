@@ -219,8 +219,8 @@ class LiveRun:
     def snapshot(self) -> Snapshot:
         """Return the latest snapshot, or raise the error of the latest read if it failed.
 
-        The call waits for a new snapshot if there is none, or if the run has changed while nothing
-        watched it. A thread then watches the run: it reads the run after each change, until
+        The call waits for a snapshot if there is none yet, or if the run has changed while nothing
+        watched the run. A thread then watches the run: it reads the run after each change, until
         `_UNWATCHED` seconds after the last call.
         """
         with self._changed:

@@ -165,8 +165,9 @@ class _Metrics(Collector):
     ) -> Metric:
         """Return a metric with each region's seconds since an event.
 
-        `of_days` returns the event's time in the daily runs, by region. If `of_region` returns
-        a time in the newest run instead of None, that time is used. `text` describes the metric.
+        `of_days` returns the event's times in the daily runs, by region. `of_region` returns a
+        region's time in the newest run, or None. If both give a time, that in the newest run is
+        used. `text` describes the metric.
         """
         found = {
             (days.study, region): moment

@@ -42,8 +42,8 @@ class Tile:
         stage: the region's state, or `rolled back` if the run's model was rolled back.
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
-        shares: the numbers of trials that succeeded (completed or were stopped early), that failed
-            or were abandoned, and that run, each in percent of the region's maximum number.
+        shares: three percentages of the region's maximum number of trials: completed or stopped
+            early, failed or abandoned, and running trials.
         why: the region's problem, or "".
     """
 

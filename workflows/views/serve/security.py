@@ -80,7 +80,7 @@ def read_token(file: Path) -> str:
 
 
 class Guard:
-    """The filter that every request passes, and that sets the security headers of answers.
+    """The filter that checks every request, and sets the security headers of answers.
 
     `hosts` are the allowed host names, besides IP addresses. If `token` is None, no token is
     required. Browsers send cookies to all ports of a host, so each page on this machine needs its

@@ -141,7 +141,7 @@ def newest_table(shown: DaysOverview) -> Fitting:
 
 
 def reasons_table(shown: DaysOverview) -> Fitting | None:
-    """Return a table of earlier days' outcomes with a reason, or None if no outcome has one."""
+    """Return a table of the earlier days' outcomes that have a reason, or None if none has."""
     explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
     if not explained:
         return None

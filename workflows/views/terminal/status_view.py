@@ -169,10 +169,11 @@ def next_steps(status: RunStatus) -> list[str]:
 
 
 def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> str:
-    """Return `line`, or less of it if it names causes of failures, all in `known_causes`.
+    """Return `line`, but shortened or "" if it names only known causes of failures.
 
-    In that case, a line about attempts that failed alike is shortened, and the result for any other
-    line is "". Otherwise the causes in the line are added to `known_causes`.
+    If all causes in `line` are in `known_causes`, a line about attempts that failed alike is
+    shortened, and the result for any other line is "". If `line` names no cause or a new one, the
+    result is `line`, and its causes are added to `known_causes`.
     """
     causes = {error_kind(region.cause.error) for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in error_kind(line)}

@@ -131,7 +131,7 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 def _add_newest_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
     """Return `region` with its newest outcome added, if the region had no run on the outcome's day.
 
-    An outcome of a day before the run's day is not added.
+    An outcome of a day before the day of the reader's run is not added.
     """
     folder, frozen = DailyFolder(reader.files.root.parent), reader.frozen
     if not folder.journal.exists() or frozen.day is None:

@@ -79,8 +79,8 @@ class RunFacts:
         stopped_by: who stopped the run, and how.
         owner: the other manager that is known to own the run, or "".
         closed: why no jobs, such as DAGMan, start on the access point itself, or "" if they do.
-        out_of_money: why no more money may be spent, with the key "tune" if this is for trials
-            only, and "final" if it is also for full trainings.
+        out_of_money: why no more money may be spent, or empty if money is left. The key is "tune"
+            if the reason is only for trials, and "final" if it is also for full trainings.
     """
 
     frozen: FrozenStudy
@@ -228,7 +228,8 @@ class InstanceFacts:
             list it.
         aws_away: why AWS is unreachable, or was not asked.
         pool_away: why the pool is unreachable.
-        fleet_file: the study's file or the fleet's file.
+        fleet_file: the file with the fleet's settings (a study file or fleet.yaml), or "" if no
+            fleet is known.
     """
 
     node: NodeStatus | None = None
