@@ -234,7 +234,7 @@ def test_settings_are_read_from_the_file_of_the_user_data(bench: Bench) -> None:
         ("", "the user data did not write it"),
         ("{", "is not JSON"),
         ('{"schema": 2}', "schema 2 instead of 1"),
-        ('{"schema": 1, "fleet": "x"}', "lack boot_minutes, bucket, condor_version"),
+        ('{"schema": 1, "fleet": "x"}', "lacks the settings boot_minutes, bucket, condor_version"),
     ],
 )
 def test_unusable_settings_are_reported(bench: Bench, text: str, words: str) -> None:
