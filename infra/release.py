@@ -214,7 +214,9 @@ def try_out(python: Path, version: str, folder: str) -> None:
     """Write a study with only the installed library, and plan a run of that study."""
     where = _run(python, "-c", "import trialfleet; print(trialfleet.__file__)", folder=folder)
     if not where.startswith(str(python.parents[1])):
-        raise ReleaseError(f"the environment uses {where}, not the wheel")
+        raise ReleaseError(
+            f"the test environment imports trialfleet from {where}, not from the installed wheel"
+        )
     trialfleet = python.with_name("trialfleet")
     printed = _run(trialfleet, "--version", folder=folder)
     if not printed.endswith(version):

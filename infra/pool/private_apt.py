@@ -169,8 +169,8 @@ def mirrors() -> list[str]:
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")
     if not (mirrors := list(dict.fromkeys(filter(None, [named, *usable])))):
         raise PoolError(
-            "HTCondor is unpacked from a Debian mirror, but this machine's apt has none:"
-            f" name one in {MIRROR_VARIABLE}, or install HTCondor as htcondor.org says"
+            "can't download HTCondor: apt on this machine has no Debian mirror; set"
+            f" {MIRROR_VARIABLE} to a mirror's URL, or install HTCondor as htcondor.org describes"
         )
     return mirrors
 

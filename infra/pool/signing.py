@@ -13,7 +13,7 @@ PROGRAM = "condor_token_create"
 
 
 def new_key() -> bytes:
-    """Return a new key that signs tokens, as HTCondor's folder of keys stores it."""
+    """Return a new key for signing tokens: the content of a file in HTCondor's folder of keys."""
     return secrets.token_bytes(64)
 
 

@@ -16,7 +16,7 @@ FILE = f"{HOME}/settings.json"
 class Settings:
     """A node's settings. None of them is a secret.
 
-    The file has further settings, which only the user data uses.
+    The settings file has further settings, which only the node's user-data program uses.
     """
 
     home: str  # the AWS region of bucket and token

@@ -117,7 +117,11 @@ def _add(path: Path, name: str, write: Callable[[bytes], object], max_bytes: flo
         stat = os.fstat(file.fileno())
         info.size, info.mode = stat.st_size, stat.st_mode & 0o777
         if info.size > max_bytes:
-            raise TooLargeError("disk", f"more data than its disk request allows, with {name}")
+            raise TooLargeError(
+                "disk",
+                "more data than its disk request allows: "
+                f"the limit was exceeded at the file {name}",
+            )
         write(_header(info))
         left = info.size
         while left:

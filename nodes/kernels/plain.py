@@ -162,8 +162,9 @@ def gather_embed(
 
     The batch has b = `rows` rows of the table: those with the numbers order[cursor : cursor + b].
     Past the end of order, its last number is repeated. A row's inputs are its numeric columns and
-    the embeddings of its codes, in the type `dtype`. The returned codes are row numbers of
-    weight. Only weight has a gradient. d and k may be 0.
+    the embeddings of its codes, in the type `dtype`. `weight` is the table of embeddings. The
+    returned codes are numbers of its rows, so they differ from those in `categorical` (see
+    first_code). Only weight has a gradient. d and k may be 0.
 
         numeric     [n, d] float32           order       [m] int64, each in [0, n)
         categorical [n, k] int32             cursor      [1] int64

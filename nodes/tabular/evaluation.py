@@ -58,9 +58,10 @@ def compute_metrics(
 def auc(score: Tensor, positive: Tensor) -> float:
     """Return the area under the ROC curve, or NaN if one class has no rows.
 
-    positive [n] is True for rows of the second class. The area is the share of pairs, one row of
-    each class, in which the row of the second class has the larger score [n]. A pair with equal
-    scores counts as half a pair (the rank-sum formula of Mann and Whitney, 1947).
+    score [n] has the rows' scores, and positive [n] is True for rows of the second class. Consider
+    all pairs of a row of the first class and a row of the second. The area is the share of pairs
+    in which the row of the second class has the larger score. A pair with equal scores counts as
+    half a pair (the rank-sum formula of Mann and Whitney, 1947).
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups] of equal scores

@@ -232,7 +232,10 @@ def _check(
     _check_names(arrays, target, categorical)
     for name, values in [*arrays.items(), ("split", split)]:
         if values.shape != split.shape[:1]:
-            raise ValueError(f"{name!r} has the shape {values.shape}, but split has {split.shape}")
+            raise ValueError(
+                f"{name!r} has the shape {values.shape}, but 'split' has {split.shape}: "
+                "each array must have one value for each row"
+            )
     _check_split(split)
     for name, values in arrays.items():
         if name not in categorical and (name != target or task == "regression"):

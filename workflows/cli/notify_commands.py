@@ -1,4 +1,4 @@
-"""The commands `trialfleet notify test`, `list` and `send` on alerts."""
+"""The commands about alerts: `trialfleet notify test`, `list` and `send`."""
 
 from __future__ import annotations
 

@@ -72,8 +72,9 @@ def expected_costs(spendings: Iterable[Spending], before: Expected | None = None
     """Return the mean costs of ended trials and of ended full trainings.
 
     `before` has the means from previous runs, which are used until a trial or a full training has
-    ended. Without `before`, a trial is expected to cost 0, so a running trial counts with its cost
-    so far. Until a full training has ended, it is expected to cost at least as much as a trial.
+    ended. Without `before`, the expected cost of a trial is 0 until a trial has ended. (A running
+    trial counts with the larger of its cost so far and the expected cost.) Until a full training
+    has ended, it is expected to cost at least as much as a trial.
     """
     known = list(spendings)
     before = before or Expected()

@@ -50,8 +50,8 @@ def to_numbers(
     """Return a column as Float64.
 
     `numbered` has the rows' numbers in the file, for error messages. TableError if no model can use
-    the column's type, or if a cell is not of `kind`. The message names the first such cell. It ends
-    with advice on the column's number format. Without such advice, it ends with `ways_out`.
+    the column's type, or if a cell is not of `kind`. The message names the first such cell. If
+    there is advice on the column's number format, the message ends with it, else with `ways_out`.
     """
     if cells.kind_of_type(values) is None:
         raise TableError(f"column {values.name!r} holds {values.dtype}, which no model can use")

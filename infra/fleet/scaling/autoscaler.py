@@ -258,7 +258,7 @@ class Autoscaler:
         )
 
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:
-        """Return a step without a decision, because the system's clock was just set."""
+        """Return the step for a clock that was just set: it decides nothing, and notes why."""
         self._watch.note_no_answer()
         note = f"this machine's clock was set: no scaling for {SETTLED_SECONDS:.0f} s"
         return replace(self._build_step(self._read_pool(), living, now), notes=(*troubles, note))

@@ -158,5 +158,5 @@ def test_a_wheel_is_built_installed_and_plans_a_run(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_try_out_refuses_a_trialfleet_that_is_not_the_wheel(tmp_path: Path) -> None:
     python = Path(sys.executable)
-    with pytest.raises(ReleaseError, match="not the wheel"):
+    with pytest.raises(ReleaseError, match="not from the installed wheel"):
         release.try_out(python, release.declared_version(), str(tmp_path))

@@ -49,7 +49,7 @@ def test_a_run_without_a_copy_of_its_study_is_read_by_the_study(
 def test_a_run_that_was_moved_is_refused(make_run: MakeRun, work: Path) -> None:
     run = make_run()
     run.folder.rename(work / "elsewhere")
-    with pytest.raises(InputError, match=r"only works in .*paths; move it back"):
+    with pytest.raises(InputError, match=r"works only there, .*paths; move it back"):
         parse_head(RunFolder(work / "elsewhere"))
     run.folder.mkdir()  # as HTCondor does for a run in progress
     with pytest.raises(

@@ -113,7 +113,7 @@ def test_a_write_that_fails_leaves_the_previous_file_and_nothing_else(
         ({"target": "lat"}, "no column 'lat'; the columns are late, miles, carrier, hour"),
         ({"categorical": ["carier"]}, "no column 'carier'"),
         ({"categorical": ["late"]}, "'late' is the target"),
-        ({"split": [0, 1, 2]}, r"'late' has the shape \(5,\), but split has \(3,\)"),
+        ({"split": [0, 1, 2]}, r"'late' has the shape \(5,\), but 'split' has \(3,\)"),
         ({"split": [0, 0, 1, 2, 3]}, r"split has the values \[3\]"),
         ({"split": [0, 0, 0, 0, 2]}, "no validation rows"),
         ({"split": [1, 1, 1, 1, 2]}, "no training rows"),

@@ -40,7 +40,7 @@ class Units:
 
     @staticmethod
     def for_study(study: str, folder: DailyFolder, *, system: bool) -> Units:
-        """Return the units for a study whose runs are in `folder`. The units may be missing."""
+        """Return the units for a study whose runs are in `folder`. The unit files needn't exist."""
         which = hashlib.sha256(str(folder.root).encode()).hexdigest()[:8]
         place = _SYSTEM if system else platformdirs.user_config_path("systemd") / "user"
         return Units(f"trialfleet-daily-{study}-{which}", place, system)

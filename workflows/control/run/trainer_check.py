@@ -110,7 +110,7 @@ class TrainerFailsError(InputError):
         self._moved = (study, region, error), mode
 
     def after_move(self, place: TrialFolder) -> TrainerFailsError:
-        """Return the same error after the trial's folder was moved to `place`."""
+        """Return a copy of this error that names `place`, where the trial's folder is now."""
         arguments, mode = self._moved
         return TrainerFailsError(*arguments, place, mode)
 

@@ -158,7 +158,7 @@ class RegionStudies:
         return refused.reason if refused else None
 
     def space_problem(self) -> str:
-        """Return why nothing may start if the disk is nearly full; "" if there is enough space."""
+        """If the disk is too full to start anything, return a message that says so, else ""."""
         return lack_of_space(self.folder.root)
 
     def clear_stop(self, slug: str) -> None:

@@ -39,7 +39,10 @@ class ModelsInS3:
         return (region, run) in self._whole
 
     def restore(self, regions: Iterable[str], say: Callable[[str], None]) -> None:
-        """Make S3's current models current here, unless this machine switched `latest` later."""
+        """Make the models that are current in S3 current on this machine.
+
+        A region is left as it is if this machine switched its `latest` after the choice in S3.
+        """
         for region in regions:
             models = region_models_folder(self._study, region_slug(region))
             pointer = self._mirror.read_pointer(self._root(region))

@@ -124,7 +124,10 @@ def without_command(why: str) -> str:
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Return a text that says why a model passed the gate (`why`), and how to approve the model."""
+    """Return the text about a model that passed the gate and waits for a person's approval.
+
+    It says why the model passed (`why`), and which command promotes the model.
+    """
     return (
         f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"

@@ -44,8 +44,9 @@ def check_place(found: Path, planned: Path) -> None:
         is_rest = planned.is_dir() and not RunFolder(planned).study.exists()
         first = " (first remove what its jobs have written there since)" if is_rest else ""
         raise InputError(
-            f"the run in {str(found)!r} only works in {str(planned)!r}, because its files contain "
-            f"absolute paths; move it back{first}, or plan the study again"
+            f"the run in {str(found)!r} was planned in {str(planned)!r} and works only there,"
+            " because its files contain absolute paths;"
+            f" move it back{first}, or plan the study again"
         )
 
 

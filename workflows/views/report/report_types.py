@@ -220,7 +220,7 @@ class RegionReport:
 
     @property
     def final_metric(self) -> float | None:
-        """The full training's value of the report metric, or None if there is none."""
+        """The full training's value of the metric that the report compares; None if missing."""
         return None if self.final is None else self.final.get(self.report.metric)
 
     @property
