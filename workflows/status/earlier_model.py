@@ -25,7 +25,7 @@ class WithPrevious(NamedTuple):
     value_before: float | None
 
 
-def beside_earlier(published: Path, study: Study) -> WithPrevious:
+def with_previous(published: Path, study: Study) -> WithPrevious:
     """Return a metric of a published model and of the region's previous model.
 
     If a gate measured both models on the same rows, the metric and its values are the gate's.
@@ -54,7 +54,7 @@ def find_better_previous(published: Path, study: Study) -> Path | None:
 
     Raises OSError if the folder of the region's models can't be read.
     """
-    both = beside_earlier(published, study)
+    both = with_previous(published, study)
     is_known = both.before is not None and both.before.is_dir() and both.value is not None
     is_worse = is_known and is_better(both.value_before, both.value, both.direction)
     return both.before if is_worse else None

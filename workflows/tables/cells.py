@@ -136,7 +136,7 @@ def _has_type(values: pl.Series, *types: type[pl.DataType]) -> bool:
 
 
 class CellCount(NamedTuple):
-    """How many of a column's cells are of a kind, and how many are not.
+    """The numbers of a column's cells that are of a kind, and of its other cells.
 
     Attributes:
         kind: the kind, such as "number".
@@ -174,7 +174,7 @@ class CellCount(NamedTuple):
         return f"{count} of its {self.different} different texts are {self.kind}s"
 
 
-def count_understood(kind: str, values: pl.Series) -> CellCount:
+def count_cells(kind: str, values: pl.Series) -> CellCount:
     """Count the cells of a column that are of `kind`, and find the first cell that is not."""
     present = len(values) - values.null_count()
     different = values.drop_nulls().unique(maintain_order=True)

@@ -120,7 +120,7 @@ def _almost_numbers(values: pl.Series) -> str:
     if values.dtype != pl.String:
         return ""
     for kind in ("number", "date", "time"):
-        found = cells.count_understood(kind, values)
+        found = cells.count_cells(kind, values)
         if kind == "number" and found.share == 1:
             return ": some of its numbers begin with 0, as codes do"
         if found.are_most():

@@ -109,7 +109,7 @@ def _no_times_reason(values: pl.Series, numbered: Sequence[int]) -> str:
         return "has no values"
     if values.dtype != pl.String:
         return f"holds {str(values.drop_nulls()[0])!r}, which is neither a date nor a number"
-    found = [cells.count_understood(kind, values) for kind in ("date", "number", "time")]
+    found = [cells.count_cells(kind, values) for kind in ("date", "number", "time")]
     best = max(found, key=lambda each: each.share)
     if best.share < _HALF and (written := date_format_advice(values)):
         return f"holds {written}"

@@ -77,7 +77,7 @@ def read_target(
 
 
 def _non_number_text(values: pl.Series, numbered: Sequence[int]) -> str:
-    found = cells.count_understood("number", values)
+    found = cells.count_cells("number", values)
     row = f"row {numbered[found.row]} below the header"
     text = f". {found.others} of its cells are no plain numbers, the first in {row}"
     if found.others == 1:
@@ -104,7 +104,7 @@ def _almost_numeric_text(
     """If nearly all cells are numbers, describe the first that is no number; else return ""."""
     if kind != "text" or values.dtype != pl.String:
         return ""
-    found = cells.count_understood("number", values)
+    found = cells.count_cells("number", values)
     if not found.are_most(least):
         return ""
     others = "1 is not:" if found.others == 1 else f"{found.others} are not, the first is"

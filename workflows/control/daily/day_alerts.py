@@ -39,7 +39,7 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.cost_sums import CostSum, add, sums
 from trialfleet.workflows.status.costs.run_costs import read_costs
 from trialfleet.workflows.status.day_outcomes import warnings_of_day
-from trialfleet.workflows.status.earlier_model import WithPrevious, beside_earlier
+from trialfleet.workflows.status.earlier_model import WithPrevious, with_previous
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.spec import Study
@@ -187,7 +187,7 @@ def _compare_with_earlier(
         if run and record and record.exists():
             with suppress(TrialfleetError, OSError):  # the day is still reported
                 model = Path(read_record(record, "path", shape=Published)["path"])
-                found[one.region] = beside_earlier(model, load_frozen(run.study).study)
+                found[one.region] = with_previous(model, load_frozen(run.study).study)
     return found
 
 

@@ -16,9 +16,8 @@ from trialfleet.optimizer.service_client import FULL
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 _RESULT = "result.json"  # written after the files that it describes; the mark of the end is last
-# Files that a power failure may destroy: the trial database has the reports.
-_MAY_BE_LOST = ("out", "err", "progress.jsonl")
-_MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
+_OUTPUT = ("out", "err", "progress.jsonl")  # not synced: the trial database has the reports
+_MAY_LEAVE = (*_OUTPUT, "model", "losses", _RESULT, ENDED)
 
 
 def unpack_result(place: TrialFolder, package: Path, max_bytes: float = math.inf) -> None:
@@ -40,7 +39,7 @@ def unpack_result(place: TrialFolder, package: Path, max_bytes: float = math.inf
             raise
         words = f"its result can't be used: {error}"
         untrusted_files.write_json(place.result, {"status": "failed", "error": words})
-        _put(beside, place.root, (*_MAY_BE_LOST, ENDED))
+        _put(beside, place.root, (*_OUTPUT, ENDED))
     else:
         _put(beside, place.root, _MAY_LEAVE)
     finally:
@@ -50,7 +49,7 @@ def unpack_result(place: TrialFolder, package: Path, max_bytes: float = math.inf
 
 def _put(beside: Path, root: Path, names: Iterable[str]) -> None:
     paths = beside.rglob("*")
-    sync_all([each for each in paths if each.parent != beside or each.name not in _MAY_BE_LOST])
+    sync_all([each for each in paths if each.parent != beside or each.name not in _OUTPUT])
     for name in names:
         if (left := beside / name).exists():
             if untrusted_files.is_folder(root / name) or left.is_dir():
