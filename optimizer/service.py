@@ -52,7 +52,7 @@ class Reply:
 
 
 class Handler(Protocol):
-    """What the service does with requests, with messages of jobs, and in the background.
+    """The service's work: answers to requests and to messages of jobs, and work in the background.
 
     One thread calls all methods.
     """

@@ -37,7 +37,7 @@ def read_copy(path: Path) -> dict[str, Any]:
 
 
 class FileState(NamedTuple):
-    """What identifies the content of a file; a changed file has another state."""
+    """The state of a file, by which a change of its content is recognised."""
 
     inode: int
     bytes: int

@@ -1,4 +1,4 @@
-"""Which HTCondor a command uses: CONDOR_CONFIG's, an embedded pool, or the machine's own."""
+"""The HTCondor that a command uses: CONDOR_CONFIG's, an embedded pool, or the machine's own."""
 
 from __future__ import annotations
 

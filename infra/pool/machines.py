@@ -191,12 +191,12 @@ class Machine:
 
     @property
     def drain_explanation(self) -> str:
-        """Why the machine is drained: HTCondor's reason, or the agent's note if there is none."""
+        """The reason of the machine's drain, from HTCondor or else from the agent's note."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
     def sick_reason(self) -> str:
-        """Why the machine is sick. Use this only if `is_sick` is true."""
+        """The reason why the machine is sick. Use this only if `is_sick` is true."""
         if self.healthy is None:
             return "its GPU has not been probed yet"
         return f"its GPU failed the probe: {self.reason or 'no reason given'}"

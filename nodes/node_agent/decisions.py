@@ -49,7 +49,7 @@ class Startd:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the agent has observed in one step."""
+    """The agent's observations in one step."""
 
     now: float  # UNIX seconds, to compare with other programs' times
     uptime: float  # seconds since boot, for durations: a monotonic clock
@@ -69,7 +69,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Leaving:
-    """Why, and since when, the machine is leaving the pool."""
+    """The reason why the machine is leaving the pool, and since when."""
 
     cause: str  # one of CAUSES
     reason: str  # for the startd's ad
@@ -79,7 +79,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the agent remembers from step to step. It is saved to a file, to survive a crash."""
+    """The agent's memory from step to step. It is saved to a file, to survive a crash."""
 
     joined: bool = False  # the node has been in the collector; the shutdown at boot is cancelled
     expires: float | None = None  # the last known end of the lease, UNIX seconds
@@ -92,7 +92,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the agent is to do after one step."""
+    """The agent's actions after one step."""
 
     memory: Memory  # the new state
     drain: str | None = None  # ask the startd to drain, for this reason; None: don't

@@ -16,7 +16,7 @@ LOOK = 0.05  # seconds between polls of running programs
 
 
 class End(NamedTuple):
-    """How a program ended."""
+    """The end of a program."""
 
     code: int | None  # its exit code; None if it was killed
     output: str  # its output

@@ -1,4 +1,4 @@
-"""How a command submits and watches a run, handles Ctrl-C, and ends with results and exit code."""
+"""Commands that submit and watch a run: Ctrl-C, and at the end the results and the exit code."""
 
 from __future__ import annotations
 

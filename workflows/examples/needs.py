@@ -1,4 +1,4 @@
-"""What an example needs and this machine lacks, with the commands to install it."""
+"""Programs and packages that an example needs and this machine lacks, with install commands."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ BY = ("study", "run", "day", "team", "region", "kind")
 
 
 class Kind(StrEnum):
-    """What money was spent on."""
+    """A purpose for which money was spent."""
 
     TRIAL = "trials"
     BETWEEN = "between trials"  # shared jobs, while they trained no trial

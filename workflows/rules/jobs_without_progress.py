@@ -44,7 +44,7 @@ Kind = Literal["evictions", "stuck"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobTrouble:
-    """Why a trial makes no progress.
+    """The reason why a trial makes no progress.
 
     Attributes:
         what: the trouble in words.

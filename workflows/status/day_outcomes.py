@@ -1,4 +1,4 @@
-"""What became of each region on a study's days, even before the journal records it."""
+"""The outcome of each region on a study's days, even before the journal records it."""
 
 from __future__ import annotations
 

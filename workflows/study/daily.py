@@ -162,7 +162,7 @@ Reaction = Literal["warn", "fail", "off"]
 
 
 class Checks(Section):
-    """What happens if a region's new table differs much from the region's tables of past days.
+    """The reaction if a region's new table differs much from the region's tables of past days.
 
     warn: the region is trained, and the warning is stored with its model. fail: the region fails on
     this day, before anything is spent. off: there is no check.

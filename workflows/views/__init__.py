@@ -1,1 +1,1 @@
-"""What people and programs see of a run, such as tables, pages and reports."""
+"""Views of a run for people and programs, such as tables, pages and reports."""

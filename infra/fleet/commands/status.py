@@ -67,7 +67,7 @@ class NodeStatus:
 
     @property
     def reason(self) -> str:
-        """Why the node, or some of its GPUs, takes no trials. Empty if there is no reason."""
+        """The reason why the node, or some of its GPUs, takes no trials; empty if they do."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
         if self.machine is not None and stage in {"draining", "sick", "joined"}:
             why = self.machine.explanation(self.wants_gpus)

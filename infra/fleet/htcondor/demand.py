@@ -1,4 +1,4 @@
-"""What waiting and running jobs request, and a fleet's nodes in the pool."""
+"""The resources that waiting and running jobs request, and a fleet's nodes in the pool."""
 
 from __future__ import annotations
 

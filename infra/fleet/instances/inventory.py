@@ -1,4 +1,4 @@
-"""What a fleet has in AWS: its instances, and its other resources."""
+"""The instances and other resources that a fleet has in AWS."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class _Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionListings:
-    """What AWS regions answered when all were asked for the fleet's instances.
+    """The answers of all AWS regions to a request for the fleet's instances.
 
     Attributes:
         instances: all instances, including ended ones. Those of a region that did not answer are

@@ -65,7 +65,7 @@ def ignore_output_errors(progress: Progress) -> Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one step of the autoscaler has seen and done.
+    """The observations and actions of one step of the autoscaler.
 
     Attributes:
         nodes: number of nodes by phase, such as idle.

@@ -1,4 +1,4 @@
-"""What the autoscaler remembers of its nodes, because neither AWS nor HTCondor knows it.
+"""The autoscaler's memory of its nodes: facts that neither AWS nor HTCondor knows.
 
 The autoscaler remembers when each node was last seen in the pool, and which new nodes AWS doesn't
 list yet. A node has a limited time to join the pool. This time begins again when the autoscaler
@@ -20,7 +20,7 @@ UNLISTED = timedelta(minutes=2)  # AWS lists new instances within this time
 
 
 class Watch:
-    """What one autoscaler's process remembers of its nodes."""
+    """The memory that one autoscaler's process has of its nodes."""
 
     def __init__(self, now: datetime) -> None:
         self._answers_since = now

@@ -30,7 +30,7 @@ def node_room(kind: InstanceType, shares: int) -> Room:
 
 @dataclass(frozen=True, kw_only=True)
 class SuitableTypes:
-    """What a job requests, and what nodes of each of a fleet's instance types have for jobs.
+    """A job's request, and the resources for jobs of nodes of each of a fleet's instance types.
 
     Attributes:
         need: the GPUs, CPUs and memory that the job requests.

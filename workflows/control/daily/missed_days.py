@@ -1,4 +1,4 @@
-"""Which days are due, and which missed days are worked on later (`daily.missed`)."""
+"""The days that are due, and the missed days that are worked on later (`daily.missed`)."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ _NAMESPACE = uuid.UUID("5b7c3f8e-2f0e-4c62-9d43-6d3d9c1b7a11")  # for the models
 
 @dataclass(frozen=True, kw_only=True)
 class Pyfunc:
-    """What MLflow needs to load a model.
+    """The files and texts that MLflow needs to load a model.
 
     `modules` are modules of this library to copy with the model. `requirements` are lines for
     requirements.txt. `inputs` and `outputs` map a prediction's columns to MLflow's types.

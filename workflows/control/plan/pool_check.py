@@ -41,7 +41,7 @@ _SECONDS = 60.0  # limit for condor_submit's dry run
 
 @dataclass(frozen=True, kw_only=True)
 class PoolCheck:
-    """Whether a pool, or its fleet, can run the trials of a run.
+    """The answer whether a pool, or its fleet, can run the trials of a run.
 
     Trials of different regions differ only in the disk space that they request.
 
@@ -77,7 +77,7 @@ class PoolCheck:
 
     @property
     def hopeless(self) -> str:
-        """Why some region's trials can never run in the pool or the fleet; "" if all may run."""
+        """The reason why some region's trials can never run in pool or fleet; "" if all may run."""
         if not self.can_begin:
             return str(self.suitable or self.prospects)
         if self.largest and not self._can_begin(self.largest[1], self.suitable_for_largest):

@@ -1,4 +1,4 @@
-"""What `trialfleet plan` prints about the regions' tables: sizes, and doubtful data."""
+"""The text of `trialfleet plan` about the regions' tables: sizes, and doubtful data."""
 
 from __future__ import annotations
 

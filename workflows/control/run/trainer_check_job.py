@@ -31,7 +31,7 @@ _SHOWN_RUNS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """How a job ended, or that it did not end in time.
+    """The end of a job, or the fact that it did not end in time.
 
     Attributes:
         code: the job's exit code, or the negated number of the signal that ended it. -1002 if the

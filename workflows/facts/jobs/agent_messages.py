@@ -27,7 +27,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a trial ended, as its job's agent reports.
+    """The end of a trial, as its job's agent reports it.
 
     `code` is the trainer's exit code, or minus the number of the signal that killed it. `over` is
     the limit that the trial exceeded; None if it exceeded none.

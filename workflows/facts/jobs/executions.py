@@ -47,7 +47,7 @@ UNTOLD = "its shadow process on the access point exited without logging an end"
 
 
 class End(StrEnum):
-    """How an execution in a slot ended."""
+    """The end of an execution in a slot."""
 
     DONE = "done"  # the execution led to a result
     FAILED = "failed"  # the attempt led to no result
@@ -136,7 +136,7 @@ class MarkEvent:
 
     @cached_property
     def mark(self) -> Mark | None:
-        """What happened to a trial; None if the event is not a mark."""
+        """The trial's event that the mark reports; None if this log event is not a mark."""
         return Mark.from_text(self["Info"])
 
     @cached_property

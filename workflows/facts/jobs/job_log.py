@@ -1,4 +1,4 @@
-"""What a job's event log says about a trial: times, attempts, memory, machine, cost, lost work.
+"""Facts about a trial in its job's event log: times, attempts, memory, machine, cost, lost work.
 
 If the job trains several trials, only the time in which it trained this trial counts.
 """

@@ -35,7 +35,7 @@ _SUBMITTED, _EXECUTES, _GENERIC = b"000 (", b"001 (", b"008 ("
 
 
 class MarkKind(StrEnum):
-    """What a mark reports about its trial."""
+    """The report of a mark about its trial."""
 
     BEGINS = "begins"
     SAVED = "saved"
@@ -44,7 +44,7 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What happened to a trial.
+    """An event in the life of a trial.
 
     `code` is the exit code of an ended trial, or minus the number of the signal that killed it.
     """

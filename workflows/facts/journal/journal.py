@@ -46,7 +46,7 @@ CREATE TRIGGER IF NOT EXISTS outcomes_stay BEFORE DELETE ON outcomes
 
 
 class Ending(StrEnum):
-    """How a day ended for a region."""
+    """The way in which a day ended for a region."""
 
     PUBLISHED = "published"  # the region's new model is the current one
     KEPT = "kept"  # a model was trained, but the previous one stays current

@@ -52,7 +52,7 @@ class Change:
 
     @property
     def description(self) -> str:
-        """What made the change, by whom, and why, such as `rollback by anna: bad labels`."""
+        """The command, the person and the reason of the change: `rollback by anna: bad labels`."""
         return (
             self.by + (f" by {self.who}" if self.who else "") + (f": {self.why}" * bool(self.why))
         )

@@ -24,7 +24,7 @@ from trialfleet.workflows.facts.models.verdict import Verdict
 
 
 class Standing(StrEnum):
-    """Whether a model is current, was current or may become current."""
+    """The standing of a model: it is current, was current or may become current."""
 
     CURRENT = "current"
     BEFORE = "before"  # a rollback can make it current

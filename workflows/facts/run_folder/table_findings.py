@@ -1,4 +1,4 @@
-"""What was found in a region's data during planning, and by the checks of a daily run."""
+"""Findings in a region's data, by `plan` and by the checks of a daily run."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class RegionRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class EndFiles:
-    """How far a region's full training and gate have come.
+    """The progress of a region's full training and gate.
 
     Attributes:
         is_trained: whether the full training has left a result and a model.

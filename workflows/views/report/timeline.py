@@ -76,17 +76,17 @@ class Timeline:
 
     @cached_property
     def start(self) -> float:
-        """When the first job started, in Unix seconds, or 0 if there are no jobs."""
+        """The start of the first job, in Unix seconds, or 0 if there are no jobs."""
         return min((bar.start for bar in self.bars), default=0.0)
 
     @cached_property
     def end(self) -> float:
-        """When the last job ended, in Unix seconds, or 0 if there are no jobs."""
+        """The end of the last job, in Unix seconds, or 0 if there are no jobs."""
         return max((bar.end for bar in self.bars), default=0.0)
 
     @property
     def paused_seconds(self) -> float:
-        """How long the run was paused between `start` and `end`."""
+        """The time for which the run was paused between `start` and `end`."""
         return pause_overlap(self.pauses, self.start, self.end)
 
     @property

@@ -21,7 +21,7 @@ from trialfleet.workflows.views.serve.live_runs import Snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """How much better a region's best settings are than a reference.
+    """The gain of a region's best settings over a reference.
 
     Attributes:
         compared: the comparison by a metric. Its field `default` has the reference's value.

@@ -111,7 +111,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """Why a subject, such as a run, is in its state, and what to do about it.
+    """The reason why a subject, such as a run, is in its state, and advice.
 
     `explain` sets `subject`, which rules leave empty.
     """

@@ -252,7 +252,7 @@ class InstanceFacts:
 
     @property
     def stage_reason(self) -> str:
-        """What `trialfleet fleet status` says about the instance's stage."""
+        """The text of `trialfleet fleet status` about the instance's stage."""
         return self.node.reason if self.node else ""
 
     @property
@@ -262,10 +262,10 @@ class InstanceFacts:
 
     @property
     def reason(self) -> str:
-        """Why the instance ended: AWS's reason and code."""
+        """The reason why the instance ended: AWS's text and code."""
         return self.node.instance.ended if self.node else ""
 
     @property
     def note(self) -> str:
-        """Why the instance drains, as recorded in the pool."""
+        """The reason why the instance drains, as recorded in the pool."""
         return self.machine.drain_explanation if self.machine else ""
