@@ -53,10 +53,7 @@ def find_fault(by_uv: list[str]) -> str:
 def run(
     module: list[str], stderr: int | None = None, **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `python -m` with the words `module`, and wait until that process ends.
-
-    The process gets the variables `environment`, too. `stderr` is passed to `subprocess.run`.
-    """
+    """Run `python -m` with the words `module`, and with the additional variables `environment`."""
     command = [sys.executable, "-m", *module]
     variables = {**os.environ, **environment}
     return subprocess.run(command, check=False, env=variables, stderr=stderr)

@@ -105,7 +105,7 @@ def check_changelog(text: str, version: str, *, dated: bool) -> None:
     if not found or found[1] != version:
         newest = found[1] if found else "none"
         raise ReleaseError(
-            f"CHANGELOG.md: the newest section is {newest}, not {version}; add a section for it"
+            f"CHANGELOG.md: the newest section is {newest}, not {version}; add a section {version}"
         )
     if "\n- " not in found[3]:
         raise ReleaseError(
@@ -133,7 +133,7 @@ def check_tag(name: str) -> None:
 
 
 def build(out: Path) -> tuple[Path, Path]:
-    """Build the sdist from the files in git, and the wheel from that sdist. Return both."""
+    """Build the sdist from `tracked_files`, and the wheel from it. Return wheel, sdist."""
     with tempfile.TemporaryDirectory(prefix="trialfleet-build-") as copy:
         for name in tracked_files():
             (Path(copy) / name).parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def build(out: Path) -> tuple[Path, Path]:
 
 
 def tracked_files(*folders: str) -> list[str]:
-    """Return the files below `folders` that are in git, or that are new and not ignored by git."""
+    """Return the files below `folders` that are in git, or new and not ignored by git."""
     options = ("--cached", "--others", "--exclude-standard", "-z")
     names = _run("git", "ls-files", *options, "--", *folders).split("\0")
     return [name for name in dict.fromkeys(names) if name and os.path.lexists(ROOT / name)]
@@ -164,7 +164,7 @@ def check_sdist(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
     if unwanted := [name for name in names if name.startswith("tests")]:
-        raise ReleaseError(f"{sdist.name} holds {', '.join(unwanted)}: it must have no tests")
+        raise ReleaseError(f"{sdist.name} must have no tests, but has {', '.join(unwanted)}")
 
 
 def _into_dist(path: Path) -> Path:
@@ -242,10 +242,7 @@ def try_demo(python: Path, folder: str) -> None:
 
 
 def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
-    """Run a program in `folder`, by default the clone, and return its output.
-
-    The program gets the variables `more`, and this process's environment without PYTHONPATH.
-    """
+    """Run a program in `folder`, by default the clone, without PYTHONPATH. Return its output."""
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {**more}
     try:
         done = subprocess.run(

@@ -100,10 +100,7 @@ and start the trainer again in that folder; result.json then appears there."""
 
 
 def start() -> Trial:
-    """Return this process's trial.
-
-    Exit with an explanation if `trial.json` can't be used.
-    """
+    """Return this process's trial. Exit with an explanation if `trial.json` can't be used."""
     return _start(_IMPORTED)
 
 
@@ -112,12 +109,12 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
 
     After `complete` or `stop` the process gets the job's next trial, if there is one. After any
     other end, such as an exception, the process ends, and the next trial gets a new process. If you
-    run the trainer by hand, this is the same as `train(start())`.
+    run the trainer by hand, `run(train)` is the same as `train(start())`.
 
     Each trial has its own working directory, stdout and stderr. The process keeps everything else
     from trial to trial: imports, caches, a GPU's context, random state. So seed all random numbers
     in each trial, and keep nothing that belongs to one trial. If a trial changes something that
-    would affect later trials, set its attribute `stays` to False. The next trial then gets a new
+    would affect later trials, set the trial's `stays` to False. The next trial then gets a new
     process.
 
     Call `run` in the main thread.
@@ -160,7 +157,7 @@ def _start(began: float) -> Trial:
     except (OSError, ValueError) as error:
         sys.exit(f"{path} can't be read as JSON: {error}")
     if not isinstance(description, dict) or description.get("schema", SCHEMA) != SCHEMA:
-        sys.exit(f"{path} is not a trial of schema {SCHEMA}, the only one that trial.py knows.")
+        sys.exit(f"{path} must be a JSON object of schema {SCHEMA}, the only one trial.py knows.")
     return Trial(path.parent.absolute(), description, began)
 
 
@@ -186,14 +183,14 @@ class Trial:
         accelerator: "gpu" or "cpu".
         gpus: the number of the trial's GPUs. It is 1 for a share of a GPU, and 0 for the
             accelerator "cpu".
-        gpu_share: 1, or 1/N if N trials share a GPU. Such a trial sees the GPU's whole memory, but
-            must use only this share of it.
+        gpu_share: 1, or 1/N if N trials share a GPU. Each of the N trials sees the GPU's whole
+            memory, but must use only its share.
         metric: the name of the metric that is optimised. It is None if you run the trainer by hand.
         direction: "maximize" or "minimize".
         device: the name of the processor that trains, which is written to the result. It is "cpu"
             unless the trainer sets it.
-        stays: True by default. The trainer sets it to False if this process must not get another
-            trial (see `run`).
+        stays: True by default. Set it to False if this process must not get another trial (see
+            `run`).
         model: the folder for the model in mode "final".
         models: in mode "evaluate", the folders of two models of this trainer: `champion`, the
             current model, and `challenger`, the new one.
@@ -244,7 +241,7 @@ class Trial:
     def restore(self) -> Path | None:
         """Return the folder of the last complete checkpoint, or None if there is none.
 
-        After this call SIGTERM does not end the process. It makes `should_checkpoint` return True.
+        After this call SIGTERM does not end the process, but makes `should_checkpoint` return True.
         """
         signal.signal(signal.SIGTERM, self._note_interrupt)
         self._saved_at = time.monotonic()
@@ -341,7 +338,7 @@ class Trial:
         Args:
             name: the model's name in `models`, or "baseline" for a constant prediction.
             losses: the model's loss for each row. All models need the same rows in the same order.
-                From the losses, the gate tests whether the difference between two models is due to
+                The gate uses the losses to test whether the difference between two models is due to
                 chance. Without losses, it only compares the metrics.
             note: a remark for people, which the gate's verdict repeats.
             metrics: the model's metrics. NaN and infinite values are left out.
@@ -370,7 +367,10 @@ class Trial:
         """
         if self.mode == "evaluate":
             if missing := [name for name in self.models if name not in self._evaluated]:
-                raise ValueError(f"evaluated() was not called for: {', '.join(missing)}")
+                raise ValueError(
+                    "call evaluated() for each model before complete(); these models are missing: "
+                    f"{', '.join(missing)}"
+                )
             self._write_result("complete", models=self._evaluated)
             sys.exit(0)
         finite = _finite_metrics(metrics)
@@ -413,10 +413,7 @@ class Trial:
         self._has_result = True
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the content of the last checkpoint's complete.json.
-
-        If there is no checkpoint, or a damaged one, return an empty manifest.
-        """
+        """Return the content of complete.json; empty if there is no valid checkpoint."""
         while True:
             text = _read(self._checkpoints / "complete.json")
             manifest, problem = self._check(text)
@@ -438,9 +435,10 @@ class Trial:
                 (folder / name).unlink(missing_ok=True)
             sums = {name: _checksum(folder / name) for name in manifest["files"]}
         except (OSError, ValueError, LookupError, TypeError) as error:
-            return None, f"checkpoint/complete.json is ignored: {error!r}"
+            words = "The checkpoint can't be read, so the trial starts from the beginning"
+            return None, f"{words}: {error!r}"
         if sums != manifest["files"]:
-            return None, "The checkpoint is damaged; starting from the beginning."
+            return None, "The checkpoint is damaged, so the trial starts from the beginning."
         return manifest, None
 
 
@@ -467,10 +465,7 @@ def _send_checkpoint() -> None:
 
 
 def _agent() -> socket.socket | None:
-    """Return the socket on which the job's agent sends further trials.
-
-    Return None if the agent did not start this process.
-    """
+    """Return the agent's socket for more trials, or None if it didn't start this process."""
     # Remove the variable, so that programs that the trainer starts don't inherit it.
     number = os.environ.pop("TRIALFLEET_STAYS", "")
     try:
@@ -529,7 +524,6 @@ def _read(path: Path) -> str | None:
 
 
 def _finite_metrics(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the finite metrics as floats, because JSON has neither NaN nor infinity."""
     numbers = {name: float(value) for name, value in metrics.items()}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 

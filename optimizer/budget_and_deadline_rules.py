@@ -95,10 +95,10 @@ def _used_up_reason(budget: UsdBudget) -> str | None:
     parts = [f"{_amount(spent)} USD are spent"]
     if reserved:
         parts.append(
-            f"{_amount(reserved)} reserved for running jobs and for full trainings to come"
+            f"{_amount(reserved)} are reserved for running jobs and for full trainings to come"
         )
     if spent < usd:
-        parts.append(f"a trial costs about {_amount(trial)}")
+        parts.append(f"one more trial costs about {_amount(trial)}")
     return f"{name} of {_amount(usd)} USD is used up: {', '.join(parts)}"
 
 

@@ -38,7 +38,7 @@ def scalar_problem(given: Scalar) -> LiteralString | None:
     try:
         return None if math.isfinite(given) else "must be finite"
     except OverflowError:
-        return "must be finite: this integer is too large for a double"
+        return "must be within ±1.8e308, the range of a double"
 
 
 # pydantic's own check of a union reports an error for each type in the union
@@ -140,10 +140,7 @@ class FloatParameter(Parameter):
         return float(_exact_decimal(self.low) + index * _exact_decimal(self.step))
 
     def from_unit(self, u: float) -> Scalar:
-        """Map a number in [0, 1) evenly to the possible values.
-
-        If `log` is set, the map is even in the logarithm of the value instead.
-        """
+        """Map a number in [0, 1) to a possible value, evenly in the logarithm if `log` is set."""
         if self.step is not None:
             return super().from_unit(u)
         if not self.log:
@@ -231,10 +228,7 @@ class IntParameter(Parameter):
         return self.low + index * self._stride
 
     def from_unit(self, u: float) -> Scalar:
-        """Map a number in [0, 1) evenly to the possible values.
-
-        If `log` is set, the map is even in the logarithm of the value instead.
-        """
+        """Map a number in [0, 1) to a possible value, evenly in the logarithm if `log` is set."""
         if not self.log:
             return super().from_unit(u)
         lowest, highest = math.log(self.low - 0.5), math.log(self.high + 0.5)
@@ -340,9 +334,10 @@ class CategoricalParameter(Parameter):
         first = {x: i for i, x in reversed(list(enumerate(self.choices)))}
         twice = [x for i, x in enumerate(self.choices) if first[x] != i]
         if twice:
-            yield "choices", f"must all differ, and true counts as 1: {twice[0]!r} is there twice"
+            text = f"must all differ, but {twice[0]!r} equals an earlier choice (true equals 1)"
+            yield "choices", text
         if self.default is not None and self.resolve(self.default) is None:
-            yield "default", f"{self.default!r} is not one of the choices {self.choices}"
+            yield "default", f"must be one of the choices {self.choices}, not {self.default!r}"
 
 
 def _exact_decimal(number: float) -> Decimal:
@@ -373,4 +368,5 @@ def _range_problems(
         return
     if given.default is not None and given.resolve(given.default) is None:
         grid = f" in steps of {given.step}" if given.step is not None else ""
-        yield "default", f"{given.default} is not within {given.low} … {given.high}{grid}"
+        text = f"must be from {given.low} to {given.high}{grid}, not {given.default}"
+        yield "default", text

@@ -1,11 +1,11 @@
 """One region's trials in the database: asking for a new trial, and recording a trial's outcome.
 
-Each request takes effect exactly once, even if processes crash. `node` in the methods is the name
-of the DAG node that runs the trial. A new trial's parameters are a pure function of the stored
-trials (`sampling/next_parameters.py`).
+`node` in the methods is the name of the DAG node that runs the trial. A call may be repeated, for
+example after a crash, and takes effect only once. A new trial's parameters depend only on the study
+file, the previous results and the stored trials (`sampling/next_parameters.py`).
 
 Only one process at a time may write a study. On one machine, the lock of the optimiser's service
-ensures this. If several machines use one database, `run_ownership` ensures this.
+prevents a second writer. If several machines use one database, `run_ownership` does.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RegionStudy:
 
         `previous` has the results of earlier runs. Every later `RegionStudy` of this `name` must
         have the same `space` and `previous`. `now` returns the time in Unix seconds.
-        TrialfleetError if the stored study has another direction than `settings`.
+        TrialfleetError if the stored study's direction is not that of `settings`.
         """
         self.name = name
         self._storage = storage
@@ -80,11 +80,10 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return the trial of the DAG node `node`. The first call creates the trial.
+        """Return the trial of the DAG node `node`, or a refusal.
 
-        The result is a Refused if the trial is finished, or if `node` has no trial and no further
-        trial may begin. Until the trial is finished, all calls for the same `node` return the same
-        trial.
+        If `node` has no trial yet, the call creates one, unless no further trial may begin. If the
+        trial of `node` is finished, the result is a refusal.
         """
         with self._storage_errors():
             known = self._find(node)
@@ -97,7 +96,7 @@ class RegionStudy:
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
         """Return why no further trial may begin, or None if a trial may begin.
 
-        `facts` are checked in addition to the stored trials.
+        The facts about the stored trials are added to `facts`.
         """
         return refusal("trial", self._facts(facts))
 
@@ -118,8 +117,8 @@ class RegionStudy:
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
         """Record the outcome of the trial of `node`, unless an outcome is already recorded.
 
-        `execution` is stored with the outcome. If `node` has no trial, `Abandoned` is ignored. Any
-        other outcome then raises TrialfleetError.
+        `execution` is stored with the outcome. If `node` has no trial, the outcome `Abandoned` is
+        ignored, and any other outcome raises TrialfleetError.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -154,9 +153,9 @@ class RegionStudy:
     ) -> dict[str, dict[str, str]]:
         """Record why an attempt at a node's trial failed. Return the trial's failures by attempt.
 
-        The record has the present time, `error` and the entries of `more`. Nothing is recorded if
-        the trial does not exist or already has an outcome. The same holds if a failure of the same
-        job (`more["job"]`), or the same error of the same attempt, is already recorded.
+        `more` becomes a part of the record. Nothing is recorded if the trial does not exist or has
+        an outcome. Only the first failure of a job (`more["job"]`) is recorded. If an attempt fails
+        again with the same error, nothing is recorded.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -175,7 +174,7 @@ class RegionStudy:
             return noted
 
     def failures(self, node: str) -> dict[str, dict[str, str]]:
-        """Return the records of the failed attempts at the trial of `node`, by attempt."""
+        """Return the failures that `note_failure` recorded for the trial of `node`, by attempt."""
         with self._storage_errors():
             trial = self._find(node)
             return dict(trial.user_attrs.get(FAILURES, {})) if trial else {}
@@ -206,8 +205,7 @@ class RegionStudy:
     def ask_ahead(self) -> bool:
         """Compute the next trial's parameters in advance. Return whether anything was computed.
 
-        The call makes the next `ask` faster, and changes no result. Nothing is computed before the
-        region's first trial.
+        This makes the next `ask` faster, and changes no result.
         """
         with self._storage_errors():
             before = self._ahead
@@ -225,8 +223,9 @@ class RegionStudy:
         if found != [wanted]:
             names = ", ".join(direction.name.lower() for direction in found)
             raise TrialfleetError(
-                f"study {self.name!r} is already in the storage, and its direction is {names}, "
-                f"not {self._settings.direction}; use another name or storage"
+                f"the storage already has a study {self.name!r} with the direction {names}, but "
+                f"objective.direction is {self._settings.direction}; give this study another name "
+                "or storage"
             )
         return study_id
 
@@ -239,9 +238,9 @@ class RegionStudy:
     def _unique_trials(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
         """Return one trial of each DAG node, and set the node's other running trials to PRUNED.
 
-        A finished trial is returned if the node has one, otherwise the oldest. A node can have two
-        trials if another manager takes over the run just after this manager has checked that it
-        owns the run. Then both managers store a trial of the node.
+        If a node has several trials, the result has a finished one or, if none is finished, the
+        oldest. A node has two trials if another manager takes over the run after this manager has
+        checked the owner, but before it stores its trial.
         """
         kept: dict[str, FrozenTrial] = {}
         for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):

@@ -104,10 +104,7 @@ class Abandoned:
 
 
 class OutOfMoney(Abandoned):
-    """The outcome of work that the fleet's autoscaler ended because of the cost cap.
-
-    The work is a trial, a full training or a gate. A trial with this outcome is abandoned.
-    """
+    """The outcome of a trial, full training or gate that was ended because of the cost cap."""
 
 
 Outcome = Complete | StoppedEarly | Failed | Abandoned  # OutOfMoney among these

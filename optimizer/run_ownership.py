@@ -2,7 +2,7 @@
 
 On one machine, a lock ensures that only one service writes a run's trials. But two managers may use
 one database, and plan runs of the same name. So the first manager that writes is recorded as the
-run's owner. The owner is checked before every write. A user can make another manager the owner.
+run's owner. The owner is checked before every write. `Ownership.take_over` replaces the owner.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OWNERS = sqlalchemy.Table(
 
 @dataclass(frozen=True)
 class Owner:
-    """The only manager that may write a run's trials: a machine, and the run's folder on it."""
+    """The manager that may write a run's trials: its machine, and the run's folder there."""
 
     machine: str  # a digest of the machine's id
     folder: str
@@ -60,13 +60,10 @@ def _machine(host: str) -> str:
 
 
 class Ownership:
-    """The right to write one run's trials. Not thread-safe. Methods may raise OptimizerError."""
+    """The database's record of a run's owner. Not thread-safe. Methods may raise OptimizerError."""
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Prepare to check or change the owner of a run.
-
-        `run` is the run's name in the database (STUDY/RUN). `own` is this manager.
-        """
+        """Take the run's name in the database (STUDY/RUN), and this manager, `own`."""
         self._engine = storage.engine
         self._run = run
         self._own = own
@@ -94,17 +91,11 @@ class Ownership:
         return None if owner is None or self.is_ours(owner) else owner
 
     def is_ours(self, owner: Owner) -> bool:
-        """Return whether `owner` is this machine with this run's folder.
-
-        The host names are not compared, because a machine's host name may change.
-        """
+        """Return whether `owner` is this manager. Host names may change, and are not compared."""
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Make this manager the owner.
-
-        Return the previous owner if that was another manager, else None.
-        """
+        """Make this manager the owner. Return the other manager that was the owner, or None."""
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:

@@ -52,16 +52,13 @@ class Reply:
 
 
 class Handler(Protocol):
-    """The service's work: answers to requests and to messages of jobs, and work in the background.
+    """The service's work: it answers requests and jobs' messages, and works in the background.
 
     One thread calls all methods.
     """
 
     def handle(self, words: list[str]) -> Reply:
-        """Answer a request. A repeated request must have no further effect.
-
-        If the service dies, the client repeats its request.
-        """
+        """Answer a request. A repeated request must have no further effect."""
 
     def idle(self) -> bool:
         """Do one piece of background work. Return whether more work may be left."""
@@ -74,10 +71,7 @@ class Handler(Protocol):
 
     @property
     def descriptor(self) -> int | None:
-        """A file descriptor that is readable when jobs have sent messages.
-
-        None if jobs send no messages.
-        """
+        """A file descriptor, readable when jobs have sent messages. None if jobs send none."""
 
     def handle_events(self) -> None:
         """Handle the messages of jobs. A repeated message must have no further effect."""
@@ -92,21 +86,20 @@ def serve(
 ) -> None:
     """Run the service of the run's `folder` until a signal arrives or the service is idle.
 
-    The service is idle if there was no request for `idle_timeout` seconds. A job's message counts
-    as a request. While `Handler.is_watching` returns True, or if `idle_timeout` is None, the
-    service never counts as idle. The service also ends if its socket's file is removed. After an
-    update of trialfleet, the process restarts itself.
+    The service is idle after `idle_timeout` seconds without a request or a message of a job. It is
+    never idle if `idle_timeout` is None, or while `Handler.is_watching` returns True. The service
+    also ends if its socket's file is removed. After an update of trialfleet, the process restarts
+    itself.
 
     Call `serve` from the main thread of a separate process, because `serve` handles SIGTERM and
     SIGINT. It logs to stderr. `make_handler` is called only once the lock is held, because it may
-    import slowly. If another service holds the lock, `wait_for_lock` decides whether `serve` waits
-    for the lock or returns at once.
+    import slowly. If another service holds the lock, `serve` waits for the lock if `wait_for_lock`
+    is true, and otherwise returns at once.
 
     Raises:
         OSError: the folder is missing or not writable.
         SystemExit: with exit code 75 (try again later), if `make_handler` raised an OptimizerError;
             with exit code 0, if a signal arrived before the service listened.
-        TrialfleetError: `make_handler` raised any other TrialfleetError.
     """
     logging.basicConfig(
         stream=sys.stderr,
@@ -210,7 +203,7 @@ class _Loop:
     async def run(self, listener: socket.socket) -> None:
         """Serve requests until a signal, the idle timeout, or the loss of the socket's file.
 
-        Clients that still wait then ask the next service.
+        Clients that get no reply repeat their requests to the next service.
         """
         if (descriptor := self._handler.descriptor) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._notice)
@@ -272,12 +265,12 @@ class _Loop:
         with suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 return True
-        log.warning("%s is gone: ending, so that a client can start another", self._path)
+        log.warning("%s is gone: ending, so that a client can start another service", self._path)
         return False
 
     async def _serve(self, writer: asyncio.StreamWriter, words: list[str]) -> None:
         if _has_left(writer):  # timed out, or killed with its DAGMan: another client will ask
-            log.info("%s: its client is gone", json.dumps(words))
+            log.info("%s: ignored, because the client is gone", json.dumps(words))
             writer.close()
             return
         begin = time.monotonic()
@@ -295,7 +288,7 @@ class _Loop:
             return Reply(1, str(error))
         except Exception as error:  # an error in one request must not end the service
             log.exception("%s", json.dumps(words))
-            return Reply(1, f"{type(error).__name__}: {error} (traceback in the service's log)")
+            return Reply(1, f"{type(error).__name__}: {error} (see the traceback in service.log)")
 
     def _notice(self) -> None:
         self._last_request, self._may_work = time.monotonic(), True
@@ -303,13 +296,13 @@ class _Loop:
         try:
             self._handler.handle_events()
         except Exception:  # the work stays due
-            log.exception("event")
+            log.exception("can't handle a job's message")
 
     def _work(self, background_work: Callable[[], bool]) -> bool:
         try:
             return background_work()
         except Exception:
-            log.exception("background work")
+            log.exception("the background work failed")
             return False
 
 
@@ -317,17 +310,17 @@ def _parse(received: bytes) -> list[str] | None:
     """Return a request's words, or None if bytes are missing. ValueError for an invalid request."""
     head, newline, content = received.partition(b"\n")
     if len(head) > LARGEST_HEAD or not (head or b"0").isdigit():
-        raise ValueError("the first line isn't the length of the content")
+        raise ValueError("the first line must be the length of the content in bytes")
     if not newline:
         return None
     length = int(head or b"0")
     if not 0 < length <= LARGEST_REQUEST or len(content) > length:
-        right = f"the length of the content, 1 to {LARGEST_REQUEST} bytes"
-        raise ValueError(f"the first line is {length}, but must be {right}")
+        right = f"the length of the content in bytes, from 1 to {LARGEST_REQUEST}"
+        raise ValueError(f"the first line must be {right}, not {length}")
     if len(content) < length:
         return None
     if not content.endswith(b"\0"):
-        raise ValueError("the last word does not end with a NUL")
+        raise ValueError("each word must end with a NUL character")
     return [word.decode("utf-8", "surrogateescape") for word in content[:-1].split(b"\0")]
 
 
@@ -348,5 +341,5 @@ async def _send(writer: asyncio.StreamWriter, reply: Reply) -> None:
             writer.close()
             await writer.wait_closed()
     except OSError as error:  # the client will ask again
-        log.warning("a client closed the connection before its reply: %s", error)
+        log.warning("a client did not receive the whole reply: %r", error)
         writer.transport.abort()

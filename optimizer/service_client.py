@@ -2,13 +2,15 @@
 
     trialfleet.programs ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
-The client prints the message in the service's reply, and exits with the exit code in the reply. If
-no service answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later). After ten
-minutes without any answer, the exit code is 1. But for a cause that may be temporary, such as a
-full disk, it stays 75. The exit code is also 1 if the DAGMan that started the client has ended.
+The client prints the reply's message, and exits with the reply's exit code. Without a reply, there
+are two exit codes:
 
-DAGMan runs the client before and after every trial, so it must start as fast as Python itself.
-Therefore it is one file and avoids slow imports: socket, json and contextlib would take 14 ms.
+75  in general (EX_TEMPFAIL of sysexits.h: try again later)
+1   if the DAGMan that started the client has ended, or if no client has got a reply for ten
+    minutes. But if the cause may be temporary, such as a full disk, the exit code remains 75
+
+DAGMan runs the client before and after every job, so the client must start as fast as Python
+itself. Therefore it is one file without slow imports: socket, json and contextlib would take 14 ms.
 
 A request is the content's length in bytes, a newline, and the content: each word followed by a NUL.
 A reply is the exit code, a space, the message's length in bytes, a newline, and the message. Both
@@ -96,8 +98,8 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
 def is_served(folder: str) -> bool:
     """Return whether an optimiser's service listens in the run's folder `folder`.
 
-    For a service of another user, this is unknown, and the result is True. Raises OSError if the
-    folder can't be opened, for example because it was removed.
+    If permissions prevent the check, the result is True. OSError if the folder can't be opened for
+    another reason, for example because it was removed.
     """
     try:
         connection = _connect(folder)
@@ -117,7 +119,7 @@ def _connect(folder: str) -> Socket | None:
     try:
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     except OSError as error:
-        raise ServiceError(f"can't open the run's folder: {error}") from error
+        raise ServiceError(f"can't open the run's folder {folder}: {error.strerror}") from error
     connection = Socket(AF_UNIX, SOCK_STREAM)
     try:
         connection.settimeout(0.0)  # else it would wait while a frozen service's queue is full
@@ -134,7 +136,8 @@ def _connect(folder: str) -> Socket | None:
     except OSError as error:
         connection.close()
         where = os.path.join(folder, SOCKET)  # noqa: PTH118
-        raise ServiceError(f"can't connect to {where}: {error.strerror}") from error
+        message = f"can't connect to the optimiser's service at {where}: {error.strerror}"
+        raise ServiceError(message) from error
     finally:
         os.close(descriptor)
     return connection
@@ -160,8 +163,8 @@ def _exchange_messages(connection: Socket, words: list[str], folder: str) -> tup
 def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
     """Return the next bytes of a reply, or b"" at its end.
 
-    If the service neither answers nor logs for NOTE_SECONDS, this is recorded in `folder`, with the
-    first three of the request's `words`. Raises ServiceError after REPLY_SECONDS without a byte.
+    If the service neither answers nor logs for NOTE_SECONDS, the client records this in `folder`.
+    ServiceError after REPLY_SECONDS without a byte.
     """
     connection.settimeout(NOTE_SECONDS)
     silent = 0.0
@@ -198,9 +201,9 @@ def _logs(folder: str) -> bool:
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
     """Record why no service answers. Return for how many seconds none has answered.
 
-    `waiting` says that this client still waits for an answer. Programs that show the record, such
-    as `trialfleet status`, then ignore it once the service writes to its log. The result is
-    infinite if the record can't be written.
+    With `waiting`, this client still waits for an answer. `trialfleet status` ignores a record of a
+    waiting client once the service writes to its log. The result is infinite if the record can't
+    be written.
     """
     import json
     import time
@@ -250,7 +253,7 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
         elif service is not None and service.poll() is not None:
             if code := service.returncode:  # 0: a signal stopped it before it listened
                 failed += 1
-                message = f"the service ended with exit code {code}{_log_tail(folder)}"
+                message = f"the optimiser's service ended with exit code {code}{_log_tail(folder)}"
                 _note(folder, message)
                 if failed == FAILED_STARTS:
                     raise ServiceError(message, for_now=code == EXIT_NO_SERVICE)
@@ -268,7 +271,7 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
 def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
     """Start the service in a new session. Return None if another process holds the lock.
 
-    The service holds the lock LOCK until it ends, and appends its output to the file LOG.
+    The service appends its output to the file LOG. ServiceError if the service can't be started.
     """
     import fcntl
 
@@ -286,7 +289,8 @@ def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
     except BlockingIOError:
         return None
     except OSError as error:
-        message = f"can't start the service: {error.filename or command[0]}: {error.strerror}"
+        message = f"{error.filename or command[0]}: {error.strerror}"
+        message = f"can't start the optimiser's service, because of {message}"
         raise ServiceError(message, for_now=error.errno in FULL) from error
 
 

@@ -94,10 +94,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: entry.distribution() for name, entry in self.parameters.items()}
 
     def defaults(self) -> dict[str, Scalar]:
-        """Return each parameter's `default`.
-
-        A parameter without a `default` gets the middle of its range, or its first choice.
-        """
+        """Return each parameter's `default`, else the middle of its range or its first choice."""
         return dict(self._defaults)
 
     @cached_property
@@ -133,7 +130,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: known[name] for name in self.root if name in known}
 
     def conditions(self) -> dict[str, dict[str, list[Scalar]]]:
-        """Return each conditional parameter, with the other parameters' values that activate it."""
+        """Return, for each conditional parameter, the values of others that activate it."""
         return {
             name: {
                 other: self._resolve_options(other, options)
@@ -144,10 +141,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         }
 
     def size(self) -> int | None:
-        """Return the number of combinations of all parameters' values, or None if it is infinite.
-
-        Conditions are ignored.
-        """
+        """Return the number of points if conditions are ignored, or None if it is infinite."""
         counts = [entry.count for entry in self.parameters.values()]
         return None if None in counts else math.prod(count or 0 for count in counts)
 
@@ -183,7 +177,10 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     def _name_problems(self) -> Iterator[Problem]:
         for name in self.root:
             if not NAME.fullmatch(name):
-                text = "must be a letter or '_', then at most 99 letters, digits, '_', '-' or '.'"
+                text = (
+                    "the name must begin with a letter or '_'; at most 99 letters, digits, '_', "
+                    "'-' or '.' may follow"
+                )
                 yield (name,), text, name
         if not self.parameters:
             yield (), "nothing to tune: give at least one parameter with a type", self.root
@@ -208,7 +205,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     def _other_parameters_text(self, name: str, meant: str) -> str:
         others = [x for x in self.parameters if x != name]
         if not others:
-            return ", and the space has no other parameter for a condition"
+            return ", and the space has no other parameter that `when` can name"
         return f"{did_you_mean(meant, others)}; choices: {', '.join(others)}"
 
     def _values(self, name: str) -> str:
@@ -244,5 +241,8 @@ class SearchSpace(RootModel[dict[str, Entry]]):
                     allowed[other] = [x for x in before if any(are_equal(x, y) for y in values)]
             empty = [other for other, values in allowed.items() if not values]
             if empty:
-                text = f"can never hold: it requires two different values of {empty[0]!r}"
+                text = (
+                    "can never hold: this condition and those of the parameters in it require "
+                    f"different values of {empty[0]!r}"
+                )
                 yield (name, "when"), text, entry.when

@@ -43,8 +43,7 @@ def open_storage(url: str) -> TrialStorage:
     """Open the trial database at `url`, and create its tables if they are missing.
 
     A SQLite file that is created here uses a write-ahead log. So a reader, even a suspended one,
-    never blocks the process that writes, and never sees half a transaction. A method that
-    writes returns once the data is on the disk.
+    never blocks the process that writes. A method that writes returns once the data is on the disk.
     """
     parsed = _parse_url(url)
     dialect = parsed.get_backend_name()
@@ -68,7 +67,7 @@ def open_to_read(url: str) -> TrialStorage | None:
 def copy_sqlite(source: Path, target: Path) -> None:
     """Make a consistent copy of a SQLite file, even while other processes write to it.
 
-    Unlike the other functions, this one raises sqlite3.Error.
+    It raises sqlite3.Error, unlike the other functions.
     """
     read, write = sqlite3.connect(source), sqlite3.connect(target)
     with closing(read), closing(write):
@@ -145,11 +144,12 @@ def _parse_url(url: str) -> URL:
         parsed.get_dialect().import_dbapi()
     except sqlalchemy.exc.NoSuchModuleError:
         raise InputError(
-            f"storage: {redact(parsed)} is not a storage URL; write {STORAGE_FORMS}"
+            f"storage: {parsed.drivername}:// is not supported; write {STORAGE_FORMS}"
         ) from None
     except ImportError as error:
         raise InputError(
-            f"storage: no driver for {redact(parsed)} is installed: {error}"
+            f"storage: the Python driver for {redact(parsed)} can't be imported: {error}; "
+            "install it for trialfleet's Python"
         ) from error
     return parsed
 

@@ -28,10 +28,7 @@ class TrialStorage(RDBStorage):
     """
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
-        """Store a new running trial, and return it with its number.
-
-        KeyError if the study does not exist.
-        """
+        """Store a new running trial, and return it numbered. KeyError if the study is missing."""
         trials = models.TrialModel.__table__
         times = models.TrialModel(datetime_start=trial.datetime_start)
         start = {"state": trial.state, "datetime_start": times._datetime_start_utc}
@@ -68,10 +65,7 @@ class TrialStorage(RDBStorage):
         """Store the outcome of a running trial in one transaction. Return the trial as stored.
 
         The trial must have none of the `attributes` yet. `reports` are its intermediate values by
-        step.
-
-        Raises:
-            UpdateFinishedTrialError: the trial is already finished.
+        step. UpdateFinishedTrialError if the trial is already finished.
         """
         key, ended = trial._trial_id, datetime.now()
         steps = models.TrialIntermediateValueModel.__table__

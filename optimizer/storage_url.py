@@ -32,13 +32,13 @@ def parse_storage(url: str) -> URL:
     """Return the parts of a database's URL.
 
     Raises:
-        ValueError: the URL is invalid, or (except for SQLite) has an '@' that may belong to a
-            password. The message omits the URL, because it may contain a password.
+        ValueError: the URL is invalid. Except for SQLite, an '@' that may belong to a password is
+            invalid, too. The message omits the URL, because the URL may contain a password.
     """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise ValueError(f"is not the URL of a database; write {STORAGE_FORMS}") from None
+        raise ValueError(f"must be the URL of a database; write {STORAGE_FORMS}") from None
     before_host = 0 if parsed.username is None else 1
     if parsed.get_backend_name() != "sqlite" and url.count("@") > before_host:
         raise ValueError(
@@ -49,10 +49,7 @@ def parse_storage(url: str) -> URL:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite URL without options. For any other URL, return None.
-
-    Raises ValueError if the URL is invalid.
-    """
+    """Return the file of a SQLite URL without options, else None. ValueError if it is invalid."""
     parsed = parse_storage(url)
     is_file = parsed.get_backend_name() == "sqlite" and parsed.database and not parsed.query
     return Path(str(parsed.database)) if is_file else None
@@ -72,7 +69,7 @@ def url_secrets(url: URL) -> Iterator[str]:
 def _secret_options(url: URL) -> Iterator[str]:
     """Yield passwords among the URL's options, and options that may be the end of a password.
 
-    If a password contains an '&' that isn't written as %26, its end is read as another option.
+    If a password has an '&' that isn't written as %26, the text after it is read as an option.
     """
     passwords = {name for name in url.query if "pass" in name.lower()}
     for name, values in url.normalized_query.items():

@@ -66,23 +66,19 @@ _AT_ONCE = 5_000  # trials per statement
 
 
 class Reader(Protocol):
-    """Reads the trials of studies by the studies' names. A missing study has no trials.
+    """A reader of the trials of studies. A study that is missing has no trials.
 
     Finished trials before the first unfinished one are kept in memory and read only once. Methods
     raise OptimizerError if the database can't be read.
     """
 
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        """Return each study's trials by the study's name.
-
-        If possible, all trials are read in one transaction.
-        """
+        """Return each study's trials by the study's name, if possible from one transaction."""
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each study, by the study's name, with all data of the trial.
+        """Return one trial of each study, by the study's name. `numbers` has the trials' numbers.
 
-        `numbers` has the number of the trial for each study's name.
-        Raises OptimizerError if a trial doesn't exist.
+        Even a `brief` reader reads all data of these trials. OptimizerError if a trial is missing.
         """
 
 
@@ -130,7 +126,7 @@ class Attributes(Mapping[str, Any]):
                 self._parsed[key] = _decode_json(self._raw[key])
             except ValueError as error:
                 raise OptimizerError(
-                    f"a trial's {key!r} in the storage is not valid JSON"
+                    f"the storage has a trial whose attribute {key!r} is not valid JSON"
                 ) from error
         return self._parsed[key]
 
@@ -162,11 +158,11 @@ def _decode_json(text: str) -> Any:
 
 
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
-    """Return whether a trial was created for a DAG node, and is not the node's second trial.
+    """Return whether a trial was created for a DAG node, and is not a duplicate.
 
     Trials of other programs lack the attribute `node`. If two managers store a trial of the same
-    node, one of the two is set to PRUNED, without an error. An abandoned trial is PRUNED, too, but
-    has an error that says why.
+    node, `RegionStudy` sets one of the two to PRUNED. Other PRUNED trials have an error, if they
+    were abandoned, or a stop order, if they were stopped early.
     """
     attributes = trial.user_attrs
     is_closed = trial.state == TrialState.PRUNED
@@ -203,17 +199,14 @@ def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
 def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     """Return a reader of a SQLite file, which need not exist yet.
 
-    With `brief`, trials may lack their intermediate values. They may also lack all attributes
-    except those about their DAG node, their job and their outcome.
+    With `brief`, trials may lack their intermediate values, and all attributes that are not about
+    their DAG node, their job, their failures or their stop order.
     """
     return _SqliteFile(path, brief=brief)
 
 
 def reader_of_url(url: str, *, brief: bool = False) -> Reader:
-    """Return a reader of the trial database at `url`.
-
-    With `brief`, trials may lack the same data as in `reader_of_file`.
-    """
+    """Return a reader of the trial database at `url`. `brief` is that of `reader_of_file`."""
     from trialfleet.optimizer.storage_url import sqlite_file
 
     file = sqlite_file(url)

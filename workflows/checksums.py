@@ -76,9 +76,12 @@ class Checksums:
     def checksum(self, path: Path, state: FileState) -> str | None:
         """Return the checksum of a file in the state `state`, from the cache or from the file.
 
-        Return None if the file is no longer in this state and the cache has no checksum. Also
-        return None if the file has more bytes than `max_bytes` still allows, unless the
-        checksum is already in this object's memory. Raises OSError if the file can't be read.
+        The cache stays locked while the file is read. OSError if the file can't be read. The result
+        is None in two cases:
+
+        - The cache has no checksum, and the file is no longer in this state.
+        - The file has more bytes than `max_bytes` still allows, and this object has not read its
+          checksum before.
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:

@@ -61,8 +61,8 @@ def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int
     """Return the number of decimals for all numbers of a table's column.
 
     The largest number gets `digits` significant digits. If these digits don't show how the numbers
-    differ, all numbers get more decimals. Return None if the column needs another format. This is
-    so if the largest number needs a power of ten, or if the smallest would be shown as zero.
+    differ, all numbers get more decimals. The result is None if the largest number needs a power of
+    ten, or if the smallest would be shown as zero.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -166,7 +166,7 @@ def usd(amount: float | None, decimals: int | None = None) -> str:
     """Return an amount in USD as text, with `decimals` decimals; empty for None.
 
     By default, 0 and amounts of at least one dollar have two decimals, and other amounts have four.
-    A positive amount that is less than the last decimal becomes, for example, `<0.0001`.
+    A positive amount that is too small for these decimals becomes, for example, `<0.0001`.
     """
     if amount is None:
         return ""

@@ -16,9 +16,9 @@ PATIENCE = 60.0  # seconds for another process's write to end
 def open_database(file: Path, what: str) -> Iterator[sqlite3.Connection]:
     """Yield a connection to the SQLite file `file`, which is created if it is missing.
 
-    After the `with` block, all its changes are on disk. If the block raises an exception, none of
-    the changes is kept. Raises TrialfleetError if the file can't be used; `what` names the file in
-    this error.
+    After the `with` block, all its changes are on disk. If the block raises an exception, its
+    changes are rolled back. TrialfleetError if the file can't be used; `what` describes the file in
+    the message.
     """
     try:
         with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:

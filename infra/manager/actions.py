@@ -48,10 +48,7 @@ def perform_all(actions: Iterable[Action], progress: Progress, *, dry_run: bool)
 
 
 def file(path: Path, content: str) -> Action:
-    """Return the action to write a file that everybody may read.
-
-    The action is done if the file has this content and the mode `FILE_MODE`.
-    """
+    """Return the action to write a file that everybody may read."""
 
     def is_done() -> bool:
         try:
@@ -91,9 +88,9 @@ def command(
 
 
 def run_command(arguments: list[str]) -> str:
-    """Run a command and return its output. apt asks no questions.
+    """Run a command and return its output. If the command is apt's, it asks no questions.
 
-    PoolError if the program is missing or fails. The message has the end of its output.
+    PoolError if the program is missing or fails. The message has the end of the output.
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:

@@ -38,7 +38,7 @@ def distribution(os_release: Path) -> Distribution:
 def refuse_unsupported(found: Distribution, machine: str = "") -> None:
     """Raise PoolError unless HTCondor's repository supports this distribution and processor.
 
-    `machine` names the processor, such as x86_64. If it is "", this machine's processor is meant.
+    `machine` names the processor, such as x86_64. By default, it is this machine's processor.
     """
     machine = machine or platform.machine()
     if found.codename not in SUPPORTED.get(found.id, ()) or machine != ARCHITECTURE:
@@ -52,10 +52,7 @@ def refuse_unsupported(found: Distribution, machine: str = "") -> None:
 
 
 def source(found: Distribution, key: Path) -> str:
-    """Return the line of apt's sources for HTCondor's repository.
-
-    `key` is the file that has the repository's public key.
-    """
+    """Return apt's line for HTCondor's repository, whose public key is in the file `key`."""
     return f"deb [signed-by={key}] {SITE}/{found.id}/{CHANNEL} {found.codename} main\n"
 
 

@@ -1,7 +1,7 @@
 """Installation of a pool's manager on a fresh Debian or Ubuntu machine.
 
-Each step skips work that is already done. So after a crash, or to change a setting, the
-installation is simply run again.
+Each step skips work that is already done. So the installation can be run again after a crash, or to
+change a setting.
 """
 
 from __future__ import annotations
@@ -198,10 +198,7 @@ def probes_often(target: InstallTarget) -> bool:
 
 
 def token_actions(target: InstallTarget, group: int) -> Iterator[Action]:
-    """Yield the actions that make the token with which nodes join, and that renew it weekly.
-
-    `group` is the id of the group that may read the token.
-    """
+    """Yield the actions that make the token with which nodes join, and that renew it weekly."""
     path = target.local_path(tokens.TOKEN_FILE)
     key = target.local_path("/etc/condor/passwords.d") / config.KEY
     yield folder(path.parent, mode=tokens.FOLDER_MODE, group=group)
@@ -234,8 +231,8 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
 def is_fresh(path: Path, key: Path, group: int) -> bool:
     """Return whether the token in the file `path` needs no renewal.
 
-    The token must be no older than its key, and valid for more than `RENEW_DAYS` days from now. The
-    file must belong to the group with the id `group`, and have the mode `tokens.TOKEN_MODE`.
+    It needs one if it is older than its key or invalid, if it expires within `RENEW_DAYS` days, or
+    if the file's group isn't `group` or its mode isn't `tokens.TOKEN_MODE`.
     """
     try:
         ends = tokens.expiry(path.read_text())

@@ -37,12 +37,12 @@ def command() -> list[str]:
 
 
 def create() -> str:
-    """Return a new token for nodes. Only root may call this, as only root can read the key."""
+    """Return a new token for nodes. Only root can call this, because only root reads the key."""
     try:
         return signing.sign_token(command())
     except PoolError as error:
         raise PoolError(
-            f"{error}: only root can make a token for nodes, and only on a manager installed by"
+            f"{error}. Only root can make a token for nodes, and only on a manager installed by"
             " `sudo trialfleet manager install`"
         ) from None
 
@@ -54,7 +54,7 @@ def expiry(token: str) -> datetime:
         padded = payload + "=" * (-len(payload) % 4)
         return datetime.fromtimestamp(json.loads(base64.urlsafe_b64decode(padded))["exp"], UTC)
     except (ValueError, KeyError, TypeError, OverflowError, OSError):
-        raise PoolError(f"not an HTCondor token with an expiry; {MAKE}") from None
+        raise PoolError(f"this is not an HTCondor token with an expiry; {MAKE}") from None
 
 
 def read_node_token() -> str:

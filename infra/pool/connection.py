@@ -22,12 +22,14 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 def connect() -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
-    If CONDOR_CONFIG is set, the command uses the HTCondor that this variable names. Otherwise the
-    command uses the default embedded pool if that pool is up. If it is down, the command uses the
-    machine's own HTCondor, for which only PATH is returned.
+    The command uses the first of these:
 
-    PoolError if the HTCondor to use does not run. This is not checked if CONDOR_CONFIG names an
-    HTCondor that is not an embedded pool.
+    - the HTCondor that CONDOR_CONFIG names, if that variable is set
+    - the default embedded pool, if it is up
+    - the machine's own HTCondor. For this one, only PATH is returned.
+
+    PoolError if this HTCondor does not run. This is not checked if CONDOR_CONFIG names an HTCondor
+    that is not an embedded pool.
     """
     if not _kept_seconds:
         return _find_configuration()
@@ -69,7 +71,7 @@ def _find_configuration() -> dict[str, str]:
 
 
 def start_command() -> str:
-    """Return the shell command that starts the embedded pool for which `connect()` looks."""
+    """Return the shell command that starts the embedded pool that `connect()` looks for."""
     return Pool(embedded_folder(named_configuration())).command("up")
 
 

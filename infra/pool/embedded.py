@@ -62,10 +62,7 @@ def default_folder() -> Path:
 
 
 def embedded_folder(config: str) -> Path | None:
-    """Return the folder of the embedded pool whose configuration is the file `config`.
-
-    Return None if `config` is not the configuration of an embedded pool.
-    """
+    """Return the folder of the embedded pool that has the configuration file `config`, or None."""
     folder = Path(config).parent
     return folder if config and (folder / "pool.json").is_file() else None
 
@@ -104,9 +101,9 @@ class Pool:
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
         """Start the pool unless it is up, and return its status once it takes jobs.
 
-        HTCondor is unpacked if the machine has none. If the pool runs but does not answer for
-        `seconds`, or if its condor_master is dead, the pool is first ended, as by `down`. The new
-        daemons must answer within `seconds`.
+        HTCondor is unpacked if the machine has none. If an earlier start left processes that don't
+        answer within `seconds`, or that lack a condor_master, they are first ended as by `down`.
+        The new daemons must answer within `seconds`.
 
         Raises:
             InputError: the folder can't be made or used.
@@ -351,7 +348,7 @@ def _resolved(folder: Path | str) -> Path:
     try:
         return Path(folder).expanduser().resolve()
     except RuntimeError as error:
-        raise InputError(f"the pool's folder {folder}: {error}") from error
+        raise InputError(f"the pool's folder {folder} can't be used: {error}") from error
 
 
 def _folder_error(folder: Path, error: OSError) -> InputError:
@@ -368,10 +365,9 @@ def tail(log: Path) -> str:
 
 
 def free_port() -> int:
-    """Return a free port of this machine that no outgoing connection can take.
+    """Return a free port, outside of the kernel's usual range for outgoing connections.
 
-    The port is outside the kernel's range for outgoing connections. Otherwise it could be taken
-    while the pool restarts.
+    Otherwise an outgoing connection could take the port while the pool restarts.
     """
     while True:
         with socket.socket() as tried, suppress(OSError):

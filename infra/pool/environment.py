@@ -10,7 +10,7 @@ from trialfleet.infra.pool.htcondor_installation import Installation
 def inherited_environment() -> dict[str, str]:
     """Return this process's environment without `_CONDOR_…` and CONDOR_INHERIT.
 
-    A pool sets these variables for its daemons and jobs, and this process may be such a job.
+    A pool sets these variables for its daemons and jobs. This process may be one of these jobs.
     """
     names = (name for name in os.environ if not name.upper().startswith("_CONDOR_"))
     return {name: os.environ[name] for name in names if name != "CONDOR_INHERIT"}

@@ -88,9 +88,8 @@ class Installation:
 def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None) -> Installation:
     """Return the machine's HTCondor if it is new enough, else a copy in the user's cache.
 
-    If there is no copy, one is unpacked, which downloads about 30 MB, needs 100 MB on disk and
-    takes half a minute. Other processes that need the copy wait. PoolError if HTCondor can't be
-    unpacked.
+    A missing copy is unpacked. This downloads about 30 MB, needs 100 MB on disk and takes half a
+    minute. Other processes that need the copy wait. PoolError if HTCondor can't be unpacked.
     """
     cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
     own = usable_installation()
@@ -105,10 +104,7 @@ def release_number(version: str) -> tuple[int, ...]:
 
 
 def usable_installation() -> Installation | None:
-    """Return the machine's own HTCondor, or None if it is missing or too old.
-
-    It is looked for on PATH and in SYSTEM_FOLDERS.
-    """
+    """Return the HTCondor on PATH or in SYSTEM_FOLDERS, or None if it is missing or too old."""
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(MASTER, path=search)
     if found is None:
@@ -160,8 +156,8 @@ def newest_unpacked(cache: Path) -> Installation | None:
 def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
     """Unpack Debian's HTCondor into `cache` and return the copy.
 
-    Other processes that need the copy wait meanwhile. PoolError if this machine lacks apt,
-    patchelf, Debian's keys or a mirror, if its processor is unsupported, or if a step fails.
+    Other processes that need the copy wait. PoolError if this machine lacks apt, patchelf, Debian's
+    keys or a mirror, if its processor is unsupported, or if a step fails.
     """
     refuse_where_impossible()
     try:
@@ -219,7 +215,7 @@ def plan_from_a_mirror(
 ) -> tuple[private_apt.PrivateApt, dict[str, str]]:
     """Return a `PrivateApt` for the first mirror that has HTCondor, and the packages to install.
 
-    The packages are a dict from name to version. PoolError if no mirror has HTCondor.
+    The packages map a name to a version. PoolError if no mirror has HTCondor.
     """
     reasons: list[str] = []
     for number, mirror in enumerate(private_apt.mirrors()):
@@ -252,7 +248,10 @@ def find_loader(usr: Path) -> Path:
     """Return the file of the unpacked C library's loader, which starts programs."""
     found = sorted((usr / "lib").glob("*-linux-gnu/ld-linux-*.so.*"))
     if not found:
-        raise PoolError(f"Debian's C library has no loader in {usr / 'lib'}")
+        raise PoolError(
+            f"the unpacked copy of HTCondor is incomplete: {usr / 'lib'} lacks the loader of "
+            "Debian's C library"
+        )
     return found[0]
 
 
@@ -270,8 +269,9 @@ def refuse_incomplete(usr: Path, version: str) -> None:
         lines = (listing.stdout + listing.stderr).splitlines()
         missing = sorted({line.split()[0] for line in lines if line.endswith("not found")})
         if missing or listing.returncode != 0:
-            what = ", ".join(missing) or listing.stderr.strip()
-            raise PoolError(f"HTCondor {version} was unpacked, but {daemon} lacks {what}")
+            libraries = f"it lacks the libraries {', '.join(missing)}" if missing else ""
+            why = libraries or listing.stderr.strip()
+            raise PoolError(f"HTCondor {version} was unpacked, but {daemon} can't start: {why}")
     tried = elf.run_unrelocated(folders, [usr / "bin" / "condor_version"], loader=loader)
     if f"$CondorVersion: {version} " not in tried.stdout:
         raise PoolError(f"HTCondor {version} was unpacked but can't run: {tried.stderr.strip()}")

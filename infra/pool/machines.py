@@ -28,7 +28,7 @@ State = Literal["well", "sick", "draining"]
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Room:
+class Resources:
     """Amounts of GPUs, CPUs and memory (MiB) that a job requests, or that a machine or slot has."""
 
     gpus: int = 0
@@ -39,10 +39,10 @@ class Room:
         gpus = f"{self.gpus} GPU{'s' if self.gpus != 1 else ''}, " if self.gpus else ""
         return f"{gpus}{self.cpus} cpu{'s' if self.cpus != 1 else ''}, {self.memory_mb} MB"
 
-    def __add__(self, other: Room) -> Room:
+    def __add__(self, other: Resources) -> Resources:
         return self._combine(other, lambda one, another: one + another)
 
-    def count_fitting(self, need: Room) -> int:
+    def count_fitting(self, need: Resources) -> int:
         """Return how many jobs that request `need` fit at once, or a million if `need` is empty."""
         return min(
             self.gpus // need.gpus if need.gpus else 1_000_000,
@@ -50,16 +50,16 @@ class Room:
             self.memory_mb // need.memory_mb if need.memory_mb else 1_000_000,
         )
 
-    def subtract(self, need: Room, times: int = 1) -> Room:
+    def subtract(self, need: Resources, times: int = 1) -> Resources:
         """Return what is left after `times` jobs that request `need`. Amounts may be negative."""
         return self._combine(need, lambda has, asked: has - times * asked)
 
-    def minimum(self, other: Room) -> Room:
-        """Return the smaller of the two amounts of each resource."""
+    def minimum(self, other: Resources) -> Resources:
+        """Return the smaller amount of each resource."""
         return self._combine(other, min)
 
-    def _combine(self, other: Room, combine: Callable[[int, int], int]) -> Room:
-        return Room(
+    def _combine(self, other: Resources, combine: Callable[[int, int], int]) -> Resources:
+        return Resources(
             gpus=combine(self.gpus, other.gpus),
             cpus=combine(self.cpus, other.cpus),
             memory_mb=combine(self.memory_mb, other.memory_mb),
@@ -79,15 +79,15 @@ class RunningTrial:
 class Slot:
     """A slot of a machine.
 
-    HTCondor divides a partitionable slot: each job gets a dynamic slot, a part of it. The `room` of
-    the partitionable slot is what is left.
+    A job gets a part of a partitionable slot, as a dynamic slot. The `room` of the partitionable
+    slot is what is left.
     """
 
     name: str
     state: str
     activity: str
     partitionable: bool
-    room: Room
+    room: Resources
 
     @property
     def is_taken(self) -> bool:
@@ -108,7 +108,7 @@ class Machine:
         idle_since: the time since which no job has had a slot, by the collector's clock. None while
             a job has a slot.
         instance: the id of its EC2 instance. Empty outside of a fleet.
-        lifecycle: `spot` or `on-demand`. Empty outside of a fleet.
+        lifecycle: `spot`, `on-demand` or, outside of a fleet, empty.
         price: USD per hour, or None if unknown.
         healthy: whether the GPU probe found a GPU for jobs. None without a probe.
         reason: why `healthy` is False, or which of several GPUs failed the probe.
@@ -122,8 +122,8 @@ class Machine:
     name: str
     slots: tuple[Slot, ...]
     slot: str
-    total: Room
-    free: Room
+    total: Resources
+    free: Resources
     has_gpu: bool
     draining: bool
     drain_reason: str
@@ -144,13 +144,13 @@ class Machine:
     shares: int = 1
 
     @property
-    def in_use(self) -> Room:
+    def in_use(self) -> Resources:
         """The resources that jobs have now."""
         return _sum(slot.room for slot in self.slots if slot.is_taken)
 
     @property
-    def offered_room(self) -> Room:
-        """The resources that jobs can get now. A drained slot, or one in state Owner, has none."""
+    def offered_room(self) -> Resources:
+        """The resources that jobs can get now. A slot in state Drained or Owner offers none."""
         return _sum(
             slot.room
             for slot in self.slots
@@ -160,28 +160,21 @@ class Machine:
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
         """Return whether jobs need GPUs, but the GPU probe found no healthy GPU here.
 
-        `wants_gpus` says whether jobs need GPUs. If it is None, jobs count as needing GPUs if the
-        machine has GPUs. Before the first probe, a machine of a fleet counts as sick if jobs need
-        GPUs. Other machines don't count as sick then, because they may have no probe.
+        `wants_gpus` says whether jobs need GPUs. None means that they need GPUs if the machine has
+        some. A machine of a fleet counts as sick until its first probe. Other machines don't,
+        because they may have no probe.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
 
     def state(self, wants_gpus: bool | None = None) -> State:
-        """Return the machine's state.
-
-        `wants_gpus` says whether jobs need GPUs. If it is None, jobs count as needing GPUs if the
-        machine has GPUs.
-        """
+        """Return the machine's state. `is_sick` explains `wants_gpus`."""
         if self.draining:
             return "draining"
         return "sick" if self.is_sick(wants_gpus) else "well"
 
     def explanation(self, wants_gpus: bool | None = None) -> str:
-        """Return why the machine is in its state, or why some of its GPUs get no trials.
-
-        Return "" if neither needs an explanation.
-        """
+        """Return why the machine is in its state, or why GPUs get no trials, or an empty text."""
         state = self.state(wants_gpus)
         if state == "draining":
             return self.drain_explanation
@@ -226,11 +219,7 @@ def machine_name(ad: Ad) -> str:
 
 
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
-    """Return the machine that has these slots, or None if all of them are dynamic.
-
-    The machine's own attributes come from the ad of its partitionable slot. If it has no such slot,
-    they come from the newest ad of a static slot.
-    """
+    """Return the machine that has these slots, or None if all of them are dynamic."""
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
     uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_last_heard)
     own = list({ad.get("Name"): ad for ad in uncut}.values())
@@ -284,9 +273,9 @@ def slot_order(slot: Slot) -> tuple[int, str]:
 
 
 def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
-    """Return the time since which no job has held a dynamic slot, or None while a job holds one.
+    """Return the time since which no job has held a slot, or None while a job holds one.
 
-    Return None also if `ad` (the partitionable slot's ad) counts a new dynamic slot whose own ad is
+    Return None also if `ad`, a partitionable slot's ad, counts a new dynamic slot whose own ad is
     still missing.
     """
     keep_files = sum(map(is_data_slot, slots))
@@ -310,11 +299,11 @@ def _last_heard(ad: Ad) -> float:
     return number(ad, "LastHeardFrom") or 0.0
 
 
-def _sum(rooms: Iterable[Room]) -> Room:
-    return sum(rooms, Room())
+def _sum(rooms: Iterable[Resources]) -> Resources:
+    return sum(rooms, Resources())
 
 
-def parse_room(ad: Ad, names: str) -> Room:
+def parse_room(ad: Ad, names: str) -> Resources:
     """Return the resources (GPUs, CPUs, memory) in a ClassAd.
 
     `names` is the pattern of the ad's attribute names, such as `Request{}`.
@@ -322,7 +311,7 @@ def parse_room(ad: Ad, names: str) -> Room:
     gpus, cpus, memory = (
         int(number(ad, names.format(resource)) or 0) for resource in ("GPUs", "Cpus", "Memory")
     )
-    return Room(gpus=gpus, cpus=cpus, memory_mb=memory)
+    return Resources(gpus=gpus, cpus=cpus, memory_mb=memory)
 
 
 def number(ad: Ad, name: str) -> float | None:

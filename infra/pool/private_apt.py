@@ -2,7 +2,8 @@
 
 Unpacking needs no root and changes nothing in the system: apt runs with its own lists, cache,
 sources and an empty record of installed packages. apt checks the archive's signatures with Debian's
-keyring. Functions raise PoolError if a step fails, or if this machine lacks a program.
+keyring. Functions raise PoolError if a step fails. They need all programs that `missing_programs`
+checks.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ left. A process belongs to a pool in either of two cases:
 - Its environment has trialfleet's own variable that names the pool. condor_master, its daemons and
   their jobs have this variable.
 - Its CONDOR_CONFIG is the pool's, and it has a variable `_CONDOR_ANCESTOR_…`. HTCondor sets such
-  variables in all processes that its daemons start, also in DAGMan and its scripts. A user's shell
-  has none.
+  variables in all processes that its daemons start, but a user's shell has none.
 """
 
 from __future__ import annotations
@@ -83,8 +82,8 @@ def user_namespace(pid: int | str) -> str:
 def pool_processes(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
     """Return a pool's processes and their descendants.
 
-    `mark` is the name of the variable that names the pool. `config` is the path of the pool's
-    configuration file, the value of both this variable and CONDOR_CONFIG.
+    `config` is the path of the pool's configuration file. It is the value of CONDOR_CONFIG and of
+    trialfleet's own variable `mark`.
     """
     everyone = list(processes)
     chosen = {

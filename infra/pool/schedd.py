@@ -31,7 +31,7 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
     """Return a ClassAd for each group of jobs with equal values of `attributes`.
 
     JobCount is the group's number of jobs, and JobIds begins with the id of the group's first job.
-    The constraint may use only attributes that are in `attributes`.
+    The constraint may use only `attributes`.
     """
     with connect_schedd() as schedd:
         import htcondor2

@@ -26,11 +26,10 @@ def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> lis
 
 
 def sign_token(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Return the token that `command`, made by `token_command`, prints.
+    """Run `command`, made by `token_command`, and return the token that it prints.
 
-    The command runs with the environment variables in `environment`, such as CONDOR_CONFIG, or with
-    those of this process if `environment` is None. PoolError if the program or the key is missing,
-    or if this user may not read the key.
+    `environment` has the command's environment variables. None means those of this process.
+    PoolError if the program or the key is missing, or if this user may not read the key.
     """
     path = environment.get("PATH") if environment else None
     program = shutil.which(command[0], path=path)

@@ -37,9 +37,8 @@ class Queue:
     """The numbers of jobs in a queue.
 
     `trials` (jobs that run trials) and `jobs` (all jobs that need a slot) map the name of a job
-    state to the number of jobs in that state. States without jobs are left out. `runs` counts the
-    DAGMan jobs that no other DAGMan started. `clocks` counts the jobs that start a study's run each
-    day.
+    state to the number of jobs in that state. `runs` counts the DAGMan jobs of trialfleet that no
+    other DAGMan started. `clocks` counts the jobs that start a study's run each day.
     """
 
     runs: int = 0
@@ -54,7 +53,7 @@ class PoolStatus(Queue):
 
     Attributes:
         state: `up` if all daemons answer. `down` if the pool has no process. `failing` if it has
-            processes but doesn't answer, because it is starting or its condor_master died.
+            processes, but a daemon does not answer, for example because the pool is starting.
         version: HTCondor's version. Empty if the pool was never up.
         master: process number of condor_master, or 0 if there is none.
         daemons: names of the daemons that answer, condor_master first.
@@ -71,10 +70,7 @@ class PoolStatus(Queue):
     machines: tuple[Machine, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as a dict of plain data, which may have paths as `Path` objects.
-
-        Each machine has its used and free resources. The slots of all machines are one list.
-        """
+        """Return the status as a dict of plain data, which may have paths as `Path` objects."""
         slots = [(machine, slot) for machine in self.machines for slot in machine.slots]
         slots.sort(key=lambda pair: slot_order(pair[1]))
         return vars(self) | {
@@ -123,8 +119,8 @@ def silent_daemons(
 ) -> list[str]:
     """Return the daemons that don't answer. If the collector is silent, return only the collector.
 
-    The schedd counts as silent if `queue` is None. The startd counts as silent if there are no
-    `machines`, even if it runs without a slot.
+    The schedd counts as silent if `queue` is None. The startd counts as silent if `machines` is
+    empty, even if it runs without a slot.
     """
     if not daemons:
         return [DAEMON_ADS["Collector"]]
@@ -159,10 +155,7 @@ def _count_by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def read_ads(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]] | None:
-    """Return the ClassAds that a tool prints as JSON.
-
-    Return None if the tool can't be run, fails, or takes longer than TOOL_SECONDS.
-    """
+    """Return the ClassAds that a tool prints as JSON, or None if it fails or TOOL_SECONDS pass."""
     try:
         done = run_captured(command, env=environment, timeout=TOOL_SECONDS)
     except (OSError, subprocess.TimeoutExpired):

@@ -3,8 +3,8 @@
 HTCondor refuses root's jobs. So root's daemons run in a user namespace, in which they appear to run
 as an ordinary account. Outside of the namespace, their files belong to root. The account must not
 be the kernel's overflow uid (`nobody`), which represents all unmapped users. Otherwise any other
-user could act as the pool's owner, and run jobs as root. Functions raise PoolError if there is no
-such account, if the user has no name in /etc/passwd, or if user namespaces are forbidden.
+user could act as the pool's owner, and run jobs as root. Functions raise PoolError if no account is
+usable, if the user has no name in /etc/passwd, or if user namespaces are forbidden.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ PREFERRED = ("condor", "daemon")
 class Identity:
     """The account of a pool's daemons.
 
-    `account` is the name of the account that the daemons see. The command that starts the daemons
-    begins with the words `prefix`. For root, these words open a user namespace. For other users,
-    `prefix` is empty.
+    `account` is the name of the account that the daemons see. `prefix` is the beginning of the
+    command that starts the daemons. For root, it opens a user namespace. Otherwise it is empty.
     """
 
     account: str
@@ -63,7 +62,7 @@ def user_name(uid: int) -> str:
 
 
 def mapped_account() -> pwd.struct_passwd:
-    """Return the ordinary account as which root's daemons appear to run."""
+    """Return the ordinary account that HTCondor sees in place of root."""
     try:
         overflow = int(OVERFLOW_UID.read_text())
     except (OSError, ValueError):
@@ -80,10 +79,16 @@ def mapped_account() -> pwd.struct_passwd:
 
 def refuse_where_forbidden(chosen: Identity) -> None:
     """Raise PoolError if root can't use the user namespace of `chosen` on this machine."""
-    advice = "HTCondor does not run root's jobs; run trialfleet as a plain user"
     if shutil.which("unshare") is None:
-        raise PoolError(f"`unshare` (package util-linux) is missing, and {advice}")
+        raise PoolError(
+            "HTCondor does not run root's jobs, and the program `unshare`, by which root can be "
+            "another user, is missing: install the package util-linux, or run trialfleet as a "
+            "plain user"
+        )
     trial = run_captured([*chosen.prefix, "true"])
     if trial.returncode != 0:
         reason = " ".join(trial.stderr.split()) or f"unshare exited with code {trial.returncode}"
-        raise PoolError(f"root can't have a user namespace here ({reason}), and {advice}")
+        raise PoolError(
+            "HTCondor does not run root's jobs, and root can't have a user namespace here "
+            f"({reason}): run trialfleet as a plain user"
+        )

@@ -1,9 +1,9 @@
 """`python3 -m trialfleet.nodes.bootstrap`, run by root, makes this instance a node of its pool.
 
-The instance's user data must first write trialfleet's code and `settings.json` to this machine. It
-must also schedule a shutdown, in case the node doesn't join in time. Until that shutdown, systemd
-repeats a failed bootstrap. Each failure is logged on this machine. Once the settings and the
-instance's facts are read, failures are also logged in the fleet's S3 bucket.
+Before that, the instance's user data must write trialfleet's code and `settings.json` to this
+machine, and schedule a shutdown, in case the node doesn't join in time. Until that shutdown,
+systemd repeats a failed bootstrap. Each failure is logged on this machine. Once the settings and
+the instance's facts are read, failures are also logged in the fleet's S3 bucket.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ AGAIN, OVER = 1, 3  # exit codes: after AGAIN systemd retries, after OVER it doe
 def main() -> int:
     """Run the bootstrap and return the exit code.
 
-    The code is 0 if the bootstrap succeeds or reboots the machine. It is AGAIN after a failure if
-    systemd should run the bootstrap again, and OVER after any other failure.
+    The code is 0 if the bootstrap succeeds or reboots the machine. After a failure, it is AGAIN if
+    systemd should run the bootstrap again, else OVER.
     """
     log = Log(Host().place(FILE))
     host = Host(say=log.write)
@@ -63,12 +63,11 @@ def take_steps(node: steps.Node) -> int:
 
 
 def reboot(node: steps.Node) -> int:
-    """Reboot this machine, and return the exit code.
+    """Reboot this machine, so that the new option of NVIDIA's driver takes effect.
 
-    After the reboot, the option of NVIDIA's driver (see driver.py) takes effect. A failure to
-    reboot is logged.
+    Return this program's exit code.
     """
-    node.tell(f"driver: {driver.STILL}; rebooting once")
+    node.tell(f"driver: {driver.OPTION} is still 1; rebooting once")
     try:
         node.host.run("systemctl", "reboot")
     except StepError as error:

@@ -1,8 +1,8 @@
 """The Unix accounts of jobs, one for each HTCondor slot, which protect jobs from each other.
 
 An account has no password and no shell. Its home folder keeps caches, such as compiled code, for
-the slot's next job. There are accounts for the slots 1 to SLOTS, usually more than a node has. In a
-slot with a number above SLOTS, a job runs as `nobody`.
+the slot's next job. There are SLOTS accounts, usually more than a node has slots. In a slot with a
+higher number, a job runs as `nobody`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ NUMBERS = {FILES: FIRST_ID} | {name(slot): FIRST_ID + slot for slot in range(1, 
 
 
 def make(host: Host) -> None:
-    """Make all accounts and their home folders.
-
-    Each account has a fixed user id. Raise StepError if an account can't get this id.
-    """
+    """Make all accounts and their homes. Raise StepError if one can't get its fixed user id."""
     lines = (f"u {name} {uid}:{NOBODY_ID} - {_home(name)}\n" for name, uid in NUMBERS.items())
     host.write(LIST, "".join(lines))
     host.run("systemd-sysusers", f"--root={host.root}", str(host.place(LIST)))
@@ -50,8 +47,7 @@ def make(host: Host) -> None:
 def settings() -> str:
     """Return the lines of HTCondor's configuration that give each slot its account.
 
-    HTCondor uses the setting `SLOT1_USER` for slots that only hold common files. The account in
-    this setting runs no jobs.
+    The account in `SLOT1_USER` runs no jobs. It is for slots that only hold common files.
     """
     slots = (f"SLOT1_{slot}_USER = {name(slot)}\n" for slot in range(1, SLOTS + 1))
     return f"SLOT1_USER = {FILES}\n" + "".join(slots)

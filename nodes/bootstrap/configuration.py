@@ -60,8 +60,7 @@ def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
 def text(instance: Instance, driver: str, execute: str, python: str) -> str:
     """Return the part of HTCondor's configuration that differs between instances.
 
-    The node advertises `driver`, the state of the NVIDIA driver's option (see driver.py). Jobs run
-    in the folder `execute`. `python` is the path of the Python that jobs use.
+    `driver` and `execute` are as in `write`. `python` is the path of the Python that jobs use.
     """
     price = "undefined" if instance.price is None else repr(instance.price)
     return f"""\
@@ -81,8 +80,8 @@ TrialfleetDriverOption = "{driver}"
 def jobs_python(host: Host) -> str:
     """Return the path of the Python that jobs use.
 
-    This is the first Python 3.10 or newer in JOB_PATH that has torch. If there is none, it is the
-    Python that runs this program.
+    This is the first Python 3.10 or newer in JOB_PATH that has torch, else the Python that runs
+    this program.
     """
     for folder in JOB_PATH:
         python = str(host.place(f"{folder}/python3"))
@@ -100,8 +99,9 @@ def probe_options(host: Host) -> list[str]:
 def write_verdict(host: Host, ad: str) -> None:
     """Write `ad`, a ClassAd with the GPU probe's verdict, into HTCondor's configuration.
 
-    HTCondor advertises this verdict until it has run the probe itself. The list of offline GPUs is
-    deleted: a GPU that is listed when HTCondor starts can't be brought online later.
+    HTCondor advertises this verdict until it has run the probe itself. This function also deletes
+    the list of offline GPUs: if HTCondor finds a GPU there at its start, the GPU can't come online
+    later.
     """
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]

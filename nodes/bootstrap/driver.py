@@ -1,9 +1,9 @@
 """Installs NVIDIA's driver, and turns off the driver's slow checks of PCI registers.
 
-By default, drivers up to version 418 check PCI registers each time that they are called. On a
-virtual machine the hypervisor must handle each check. This made trainings with many small kernels
-ten times slower. The option `NVreg_CheckPCIConfigSpace=0` turns the checks off. Newer drivers
-ignore the option, so the bootstrap can always write it.
+By default, drivers up to version 418 check PCI registers at each call. On a virtual machine the
+hypervisor must handle each check. This made trainings with many small kernels ten times slower. The
+option `NVreg_CheckPCIConfigSpace=0` turns the checks off. Newer drivers ignore the option, so the
+bootstrap can always write it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class RebootError(Exception):
 def prepare(host: Host) -> str:
     """Install the driver if needed, set its option, and return the option's state, such as SET.
 
-    Raise RebootError if the option only takes effect after a reboot, unless an earlier call on this
-    machine has raised it. Raise StepError if the GPU's driver can't be installed.
+    Raise RebootError if the option needs a reboot to take effect, but only once on each machine.
+    Raise StepError if the GPU's driver can't be installed.
     """
     module = find_module(host)
     if module is None and has_device(host.root):
@@ -77,7 +77,7 @@ def find_module(host: Host) -> str | None:
 
 def install(host: Host) -> None:
     """Install this Linux distribution's NVIDIA driver. Raise StepError on failure."""
-    host.say("there is no NVIDIA driver: installing the distribution's")
+    host.say("there is no NVIDIA driver, so the distribution's driver is being installed")
     kernel = os.uname().release
     if not system_packages.uses_apt(host):
         system_packages.install(host, "nvidia-release")
@@ -138,10 +138,7 @@ def set_option(host: Host, module: str) -> str:
 
 
 def value(host: Host) -> int | None:
-    """Return the option's value in the loaded driver.
-
-    Return None if no driver is loaded, or if the loaded driver lacks the option.
-    """
+    """Return the option's value in the loaded driver, or None without a driver or option."""
     name = OPTION.partition("_")[2]
     found = re.search(rf"^{name}: *(\d+)", host.read(PARAMS), re.M)
     return int(found[1]) if found else None

@@ -33,10 +33,7 @@ class Host:
     say: Callable[[str], None] = lambda _line: None  # writes a line to the node's log
 
     def place(self, path: str) -> Path:
-        """Return where the absolute `path` is on this machine.
-
-        The result is below `root`, which is `/` except in tests.
-        """
+        """Return the absolute `path` below `root`, which is `/` except in tests."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
@@ -86,10 +83,7 @@ class Host:
         return True
 
     def ask(self, *command: str) -> str | None:
-        """Run a program and return its output, or None if it fails.
-
-        A program that takes longer than a minute is killed, which counts as a failure.
-        """
+        """Run a program and return its output, or None if it fails or exceeds a minute."""
         try:
             return self.run(*command, seconds=60)
         except StepError:

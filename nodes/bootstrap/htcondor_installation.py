@@ -41,10 +41,7 @@ def installed_version(host: Host) -> str:
 
 
 def channel(version: str) -> str:
-    """Return the name of HTCondor's repository that has `version`.
-
-    The name is "25.0" for version 25.0.4, and "25.x" for version 25.14.1.
-    """
+    """Return the name of a version's repository: "25.0" for 25.0.4, "25.x" for 25.14.1."""
     major, minor, _ = version.split(".")
     return f"{major}.0" if minor == "0" else f"{major}.x"
 
@@ -66,17 +63,14 @@ def install_by_apt(host: Host, version: str) -> str:
 
 
 def add_apt_repository(host: Host, version: str) -> None:
-    """Add HTCondor's own repository to apt.
-
-    Raise StepError if this fails, for example because the repository does not support the machine.
-    """
+    """Add HTCondor's own repository to apt. Raise StepError on failure."""
     system = system_packages.distribution(host)
     name, release = system.get("ID"), system.get("VERSION_CODENAME")
     if name not in {"ubuntu", "debian"} or platform.machine() != "x86_64":
         raise StepError(
             f"the repositories of {system.get('PRETTY_NAME')} don't have HTCondor {version}, and"
             f" HTCondor's own repository does not support {name} on {platform.machine()}:"
-            " use an AMI on which HTCondor is installed"
+            f" use an AMI on which HTCondor {version} is installed"
         )
     host.write(KEY, download(f"{REPOSITORY}/keys/HTCondor-{channel(version)}-Key"))
     place = f"{REPOSITORY}/{name}/{channel(version)}"
@@ -84,10 +78,7 @@ def add_apt_repository(host: Host, version: str) -> None:
 
 
 def install_by_dnf(host: Host, version: str) -> str:
-    """Install HTCondor on Amazon Linux, and return the URL of the repository that it came from.
-
-    Raise StepError on failure.
-    """
+    """Install HTCondor on Amazon Linux, and return REPOSITORY. Raise StepError on failure."""
     system = system_packages.distribution(host)
     release = f"htcondor-release-current.amzn{system.get('VERSION_ID')}.noarch.rpm"
     if host.ask("rpm", "-q", "htcondor-release") is None:
@@ -103,4 +94,4 @@ def download(url: str) -> str:
             text: str = answer.read().decode()
             return text
     except NO_ANSWER as error:
-        raise StepError(f"{url}: {error}") from error
+        raise StepError(f"{url} can't be downloaded: {error}") from error

@@ -49,9 +49,8 @@ def wait(
 ) -> str:
     """Wait until the pool's manager lists this instance, and return the name of its slot.
 
-    `manager` is the manager's address, HOST:PORT. After PATIENCE seconds, `tell` is called once
-    with the likely reason for the delay. After `seconds`, StepError with the likely reason is
-    raised.
+    `manager` is the manager's address, HOST:PORT. After PATIENCE seconds, call `tell` once with the
+    likely reason for the delay. After `seconds`, raise StepError with the likely reason.
     """
     asked, explained = time.monotonic(), False
     while True:
@@ -88,7 +87,7 @@ def explain_error(error: str) -> str:
     if UNPROVEN not in error:
         return error
     return (
-        "the manager rejects this node's token: it has expired, or was signed with another key;"
+        "the manager rejects this node's token, which has expired or was signed with another key;"
         f" `trialfleet fleet up` on the manager gives new nodes the current token ({error})"
     )
 

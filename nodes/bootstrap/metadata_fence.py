@@ -28,24 +28,21 @@ SECONDS = 5  # time limit of `ip`, which takes some milliseconds
 
 
 def raise_fence(host: Host) -> bool:
-    """Add the routing rule if it is missing, and return whether it was missing.
-
-    Raise StepError on failure.
-    """
+    """Add the routing rule if it is missing. Return whether it was. Raise StepError on failure."""
     if is_active(host):
         return False
     try:
         host.run("ip", "rule", "add", *RULE, seconds=SECONDS)
-        why = "the routing rule exists, but has no effect"
+        why = "the routing rule against this exists, but has no effect"
     except StepError as error:
-        why = str(error)
+        why = f"the routing rule against this can't be added: {error}"
     if not is_active(host):
-        raise StepError(f"jobs can't be kept from the instance's metadata: {why}")
+        raise StepError(f"jobs could reach the instance's metadata: {why}")
     return True
 
 
 def is_active(host: Host) -> bool:
-    """Return whether the kernel keeps the jobs' accounts from the metadata's address."""
+    """Return whether the kernel blocks the instance's metadata for the accounts of jobs."""
     return all(_is_refused(host, account) for account in JOBS)
 
 

@@ -14,9 +14,9 @@ OWNER = "condor"
 
 
 def prepare(host: Host) -> str:
-    """Return the path of the folder for jobs, which is on a local disk if there is one.
+    """Return the path of the folder for jobs. Mount a local disk for it, if there is one.
 
-    A local disk is mounted if necessary. Raise StepError if that fails.
+    Raise StepError if the disk can't be mounted.
     """
     disk = local_disk(host)
     if is_mounted(host, DEEP_LEARNING_AMI):
@@ -47,8 +47,7 @@ def is_mounted(host: Host, place: str) -> bool:
 def mount(host: Host, device: str) -> None:
     """Mount a local disk. If that fails, format the disk and try to mount it once more.
 
-    Formatting loses no data, because EC2 gives an instance empty disks. EC2 also empties them when
-    the instance is stopped.
+    Formatting loses no data, because EC2 empties local disks before an instance starts.
     """
     host.place(MOUNT).mkdir(parents=True, exist_ok=True)
     command = ("mount", "-o", "noatime,discard", device, MOUNT)

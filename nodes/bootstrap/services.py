@@ -1,7 +1,7 @@
 """Writes systemd's unit for the node's agent, and an addition to HTCondor's unit.
 
-The addition makes systemd run `metadata_fence.py` before HTCondor, to keep jobs from the instance's
-metadata. If that fails, HTCondor doesn't start.
+The addition makes systemd run `metadata_fence.py`, which keeps jobs from the instance's metadata,
+before HTCondor. If `metadata_fence.py` fails, HTCondor doesn't start.
 """
 
 from __future__ import annotations

@@ -59,10 +59,7 @@ def write_services(node: Node) -> str:
 
 
 def time_left(node: Node) -> float:
-    """Return the seconds that are left for the bootstrap.
-
-    The bootstrap must end LAST_WORDS seconds before the scheduled shutdown.
-    """
+    """Return the seconds that are left until LAST_WORDS seconds before the scheduled shutdown."""
     recorded = node.host.read(ENDS)
     ends = float(recorded) if recorded else node.began + 60 * node.settings.boot_minutes
     return ends - time.monotonic() - LAST_WORDS
@@ -71,8 +68,8 @@ def time_left(node: Node) -> float:
 def prepare_driver(node: Node) -> str:
     """Install NVIDIA's driver and set its option.
 
-    Raise RebootError if this machine must reboot for the option. If an AMI will be made from this
-    machine, no reboot is needed, because machines that boot from the AMI use the option.
+    Raise RebootError if this machine must reboot for the option. With the setting `image`, this
+    machine needs no reboot, because the machines that boot from the image use the option.
     """
     try:
         node.driver = driver.prepare(node.host)
@@ -165,12 +162,12 @@ def build_kernels(node: Node) -> str:
     """
     python = None if node.driver == driver.NONE else cuda_kernels.python(node.host)
     if python is None:
-        return "no GPU, or no torch with CUDA: nothing to compile for"
+        return "nothing to compile, because there is no GPU driver, or no torch with CUDA"
     if not node.settings.image:
         cuda_kernels.build_in_background(node.host, python)
-        return f"in the background, see `journalctl -u {cuda_kernels.UNIT}`"
+        return f"compiling in the background; see `journalctl -u {cuda_kernels.UNIT}`"
     succeeded = cuda_kernels.build(node.host, python)
-    return "compiled" if succeeded else "the compilation failed: trials will compile their own"
+    return "compiled" if succeeded else "the compilation failed; trials will compile the kernels"
 
 
 def join_pool(node: Node) -> str:
@@ -196,9 +193,8 @@ def clean_image(node: Node) -> str:
 def forget_machine_id(host: Host) -> None:
     """Empty the file with the machine's id, so that each machine from the AMI gets its own id.
 
-    The empty file must remain. If it were missing, as after `cloud-init clean --machine-id`,
-    systemd would enable preset units. HTCondor would then start before its configuration is
-    written.
+    If the file were missing, as after `cloud-init clean --machine-id`, systemd would enable preset
+    units. HTCondor would then start before its configuration is written.
     """
     host.write("/etc/machine-id", "", mode=0o444)
     copy = host.place("/var/lib/dbus/machine-id")
@@ -234,7 +230,8 @@ def run(node: Node) -> None:
     Raise StepError or AwsError if a step fails, and RebootError if the machine must reboot.
     """
     before = node.host.read(FAILED)
-    again = f" (again; failed: {before})" if before else ""  # for people who see only the last line
+    # for people who see only the last line
+    again = f" (again; the last attempt failed: {before})" if before else ""
     for name, step in IMAGE_STEPS if node.settings.image else STEPS:
         began = time.monotonic()
         node.tell(f"{name} ...{again}")

@@ -29,10 +29,7 @@ def distribution(host: Host) -> dict[str, str]:
 
 
 def uses_apt(host: Host) -> bool:
-    """Return True if the machine has apt, and False if it has dnf.
-
-    Raise StepError if it has neither.
-    """
+    """Return True if the machine has apt, False if it has dnf. Else raise StepError."""
     if host.has("apt-get"):
         return True
     if host.has("dnf"):
@@ -53,7 +50,7 @@ def fresh_lists(host: Host) -> Iterator[None]:
         _run_apt(host, "-o", "APT::Update::Error-Mode=any", "update")
     except StepError as error:
         host.say(str(error))
-        earlier = f"; earlier, {error}"
+        earlier = f"; before this, the update of apt's lists failed: {error}"
     try:
         yield
     except StepError as error:

@@ -2,16 +2,15 @@
 
 A gang is several jobs that train one model. The agent is the first process of each job.
 
-The keeper is a process on the access point. It decides which jobs take part, and writes the list of
-them, the roster, to `roster.json`. When this list changes, a new generation begins, in which each
-agent on the list starts new workers. An agent writes its own state to another file on the access
-point. The agent runs until all trials are trained, or until its job must leave its slot. Its exit
-code is one of these:
+The keeper is a process on the access point. It decides which jobs take part, and writes their list,
+the roster, to `roster.json`. When the roster changes, a new generation begins: each agent on the
+roster starts new workers. Each agent writes its own state to another file on the access point. An
+agent runs until all trials are trained, or until its job must leave its slot. Its exit codes:
 
     0, 1, …    nothing is left to train; the keeper has written this code to the roster
     85         the job's machine is being vacated: HTCondor starts the job again elsewhere
-    86         too few of the gang's jobs have a slot, so another gang may have this slot; or this
-               machine is at fault, for example by a full disk. The job waits in the queue
+    86         too few of the gang's jobs have a slot, or this machine has a fault such as a full
+               disk. The job waits in the queue, and another gang may have its slot
 """
 
 from __future__ import annotations
@@ -205,9 +204,8 @@ class Agent:
     def _vacate(self, roster: Roster | None) -> int | None:
         """End this job's part in the gang, because its machine is being vacated.
 
-        The agent's loop calls this method in each turn. The result is None while the gang still
-        needs this job's workers or files, but for at most LEAVE_SECONDS. After that, the result is
-        the exit code.
+        The agent calls this method in each turn. Return None while the gang still needs this job's
+        workers or files, but at most for LEAVE_SECONDS. Then return the exit code.
         """
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:
@@ -254,7 +252,8 @@ class Agent:
 
     def _say_end(self, part: Part, phase: str) -> None:
         if changed := self._folders.find_changed_input():
-            print(f"gang: {changed} has changed: the next trial begins in another job", flush=True)
+            words = f"the trial has changed {changed}, so the next trial begins in another job"
+            print(f"gang: {words}", flush=True)
         ended = {"code": part.code, "ended": time.time(), "over": part.over}
         self._set_phase(phase, self._me.generation, changed=int(bool(changed)), **ended)
 
@@ -312,7 +311,7 @@ class Agent:
         try:
             return self._send_checkpoint(part) if kind == CHECKPOINT else self._send_result(part)
         except TooLargeError as error:
-            print(f"gang: the trial leaves {error}", file=sys.stderr)
+            print(f"gang: the trial has written {error}", file=sys.stderr)
             part.kill()
             part.over, part.code, self._to_deliver = error.limit, 1, RESULT
             self._say_end(part, member.FAILED)

@@ -22,7 +22,7 @@ REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 class Carrier:
     """Sends and fetches packages, which are tar files.
 
-    A package that is sent may have at most `most_bytes`. During a transfer, `meanwhile` is called
+    `bring` accepts files of at most `most_bytes` in total. During a transfer, `meanwhile` is called
     after each block, so that the agent can send heartbeats.
     """
 
@@ -76,7 +76,8 @@ class Carrier:
         try:
             pointer = s3_checkpoints.upload(local, address, self._meanwhile)
         except s3_checkpoints.StoreError as error:
-            print(f"gang: {package.name} is not sent by S3, which failed: {error}", file=sys.stderr)
+            words = f"{package.name} is sent to the access point instead of S3, after this error"
+            print(f"gang: {words}: {error}", file=sys.stderr)
         else:
             local.write_bytes(pointer.to_bytes())
 

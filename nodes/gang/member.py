@@ -1,7 +1,7 @@
 """The state that the agent of a gang's job writes to the access point.
 
-The state changes every 3 s, for days. So the agent writes it to a file, and not to the job's
-ClassAd. Each change of the ClassAd would add an event to the job's event log.
+The state changes every 3 s, for days. So the agent writes it to a file. In the job's ClassAd, each
+change would add an event to the job's event log.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ _OUTSIDE = ("192.0.2.1", 9)  # an unused address, to look up the default route; 
 def own_address() -> str:
     """Return the IP address at which other machines reach this one.
 
-    The address comes from the slot's ClassAd. If the ClassAd has no address, return the address of
-    the interface with the default route.
+    This is the address in the slot's ClassAd, else that of the interface with the default route.
     """
     ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
@@ -46,9 +45,9 @@ def free_port(host: str) -> int:
 def variables(host: str) -> dict[str, str]:
     """Return environment variables that make gloo and NCCL use the interface with address `host`.
 
-    By default both use the address of the machine's name, which is often a loopback address.
+    By default both libraries use the address of the machine's name, often a loopback address.
     Variables that the environment already has are left out. If no interface has the address `host`,
-    there are no variables.
+    return no variables.
     """
     if not (name := _find_interface(host)):
         return {}
@@ -84,8 +83,8 @@ def _find_interface(host: str) -> str:
 class SaveSocket:
     """The agent's Unix socket, to which a worker connects when it has saved a checkpoint.
 
-    The attribute `folder` is a file descriptor of the socket's folder. The attribute `listener` is
-    readable once a worker has connected.
+    `folder` is a file descriptor of the socket's folder. `listener` is readable once a worker has
+    connected.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -100,8 +99,8 @@ class SaveSocket:
         """Return a path at which workers find the socket, below /proc/PID/fd.
 
         The socket's real path may exceed the 107 bytes that Unix allows. PID is `holder`, another
-        process that has the descriptor `folder` open. It can't be this process, because workers
-        have no access to this process's descriptors.
+        process that has the descriptor `folder` open. Workers can't access the descriptors of this
+        process.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 

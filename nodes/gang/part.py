@@ -32,12 +32,11 @@ class Part:
 
     Attributes:
         folder: the trial's folder in the present generation.
-        over: the exceeded limit for which the workers were ended: "memory", "time", "disk" or
-            "files". It is "" if no limit was exceeded.
+        over: the exceeded limit, "memory", "time", "disk" or "files", or "" if there is none.
         code: 0 if all workers of the latest generation succeeded, else the exit code of one that
             failed or was killed.
-        checkpoint_at_start: the state of the checkpoint with which this generation began.
-        is_asked_to_save: True if this generation's first worker was asked to save and end.
+        checkpoint_at_start: the result of `checkpoints.state` at this generation's start.
+        is_asked_to_save: True after `ask_to_save` in this generation.
     """
 
     folder: Path
@@ -66,14 +65,11 @@ class Part:
 
     @property
     def memory_mb(self) -> float:
-        """The largest memory in MB that the workers together were seen to use."""
+        """The largest observed total memory of the workers, in MB."""
         return self._bounds.peak_mb or self._processes.largest_mb
 
     def prepare(self, folder: Path, chirp: Chirp) -> None:
-        """Prepare for the next generation of workers, which use the trial's `folder`.
-
-        Their reports are sent to the access point by `chirp`.
-        """
+        """Prepare for the next generation of workers, which use the trial's `folder`."""
         self.folder, self.is_asked_to_save, self._stopped_since = folder, False, None
         self.checkpoint_at_start = checkpoints.state(folder)
         self.reports = Reports(folder, chirp, self.order.name)
@@ -98,8 +94,7 @@ class Part:
     def has_ended(self) -> bool:
         """Return whether the workers have ended since the last call.
 
-        This method kills all workers if one fails or stays suspended, or if the trial exceeds a
-        limit.
+        Kill all workers if one has failed or stays suspended, or if the trial exceeds a limit.
         """
         statuses = [self._processes.wait_status(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]

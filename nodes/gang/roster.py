@@ -31,8 +31,7 @@ class Roster:
     def from_json(text: bytes | None, cluster: int) -> Roster | None:
         """Return the roster in `text`, or None if it is missing or invalid.
 
-        `cluster` is the first number of the ids of the gang's jobs, such as 12 of job 12.3. Return
-        None, too, if the roster is for jobs with another first number.
+        A roster for the jobs of another `cluster` (12 for the job 12.3) counts as invalid.
         """
         try:
             plain = json.loads(text or b"null")

@@ -26,7 +26,7 @@ Meanwhile = Callable[[], None]  # called between blocks
 
 
 class StoreError(OSError):
-    """S3 refused a request, is unreachable, or returned different content than was uploaded."""
+    """S3 refused a request, is unreachable, or returned other content than was uploaded."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,11 @@ def _read(answer: IO[bytes]) -> bytes:
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
     """Download a package from the URL `address` into the file `local`.
 
-    Raise StoreError if `address` is None or S3 fails. Raise it, too, if the package's size or hash
-    differs from `pointer`. Raise OSError if the disk fails.
+    Raise StoreError if `address` is None, S3 fails, or the package differs from `pointer`. Raise
+    OSError if the disk fails.
     """
     if address is None:
-        raise StoreError("S3: the gang's keeper has not written a URL for this package yet")
+        raise StoreError("the gang's keeper has not yet written this package's URL")
     size, digest = 0, hashlib.sha256()
     try:
         with (

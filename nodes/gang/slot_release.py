@@ -15,8 +15,8 @@ PATIENCE, LONGEST_PATIENCE = 8.0, 120.0
 class SlotRelease:
     """Decides when a job leaves its slot.
 
-    `starts` says how often HTCondor has started the job. After many starts, a job keeps its slot
-    longer, so that it is not started so often.
+    `starts` is the number of times that HTCondor has started the job. After many starts, a job
+    keeps its slot longer, so that it starts less often.
     """
 
     def __init__(self, starts: int) -> None:

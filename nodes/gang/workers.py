@@ -2,15 +2,15 @@
 
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
-The job's agent (its first process) starts the server. The server starts the workers in such a way
-that the agent becomes their parent process and gets their exit codes. The server and the workers
-can't access the job's files on the access point; only the agent can.
+The job's agent (its first process) starts the server. The server starts the workers, but the agent
+becomes their parent process and gets their exit codes. Only the agent can access the job's files on
+the access point.
 
 The server forks a process for each worker. If COMMAND runs a Python script, the forked process runs
-the script without starting another Python. If the trainer imports torch, the server imports torch
-before it forks, so that this import, which takes seconds, happens only once. The server itself
-never uses CUDA, because the forked workers then could not use it. If COMMAND runs another program,
-each worker executes that program.
+the script without starting another Python. If COMMAND runs another program, the forked process
+executes that program. If the trainer imports torch, the server imports torch before it forks. So
+this import, which takes seconds, happens only once. The server never uses CUDA, because forked
+workers could then not use CUDA.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Server:
         self._connection.settimeout(START_SECONDS)
 
     def start(self, folder: Path, variables: Mapping[str, str]) -> int:
-        """Start a worker in the trial's `folder`, and return its pid.
+        """Start a worker in the trial's `folder`, with `variables` added to its environment.
 
-        The worker's environment is the agent's, with `variables` added.
+        Return the worker's pid.
         """
         message = {"folder": str(folder), "variables": variables}
         self._connection.send(json.dumps(message).encode())
@@ -97,8 +97,8 @@ def _is_own_python(word: str) -> bool:
 def main(words: Sequence[str]) -> None:
     """Run the server until the agent ends.
 
-    The first of `words` is the file descriptor of the connection to the agent. The others are the
-    workers' command, which this function runs in each forked process.
+    `words` has the file descriptor of the connection to the agent, then the workers' command. The
+    server forks a process for each worker, and in this process the function runs the command.
     """
     connection, command = socket.socket(fileno=int(words[0])), [*words[1:]]
     connection.set_inheritable(False)

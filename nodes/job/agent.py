@@ -1,6 +1,6 @@
 """The agent, a job's first process, which asks for trials until the job's time is up.
 
-The study's budget sets this time as `job_minutes`. `training.py` has the code that trains a trial.
+The job's time is `job_minutes` in the study's budget. `training.py` trains a trial.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from trialfleet.nodes.job.checkpoints import EXIT_CHECKPOINTED
 from trialfleet.nodes.job.chirp_access import Channel
 from trialfleet.nodes.job.events import Events, WantedBackError, until_done
-from trialfleet.nodes.job.messages import UnansweredError, Words
+from trialfleet.nodes.job.messages import Messages, UnansweredError
 from trialfleet.nodes.job.process_tree import ProcessTree
 from trialfleet.nodes.job.training import Trials
 
@@ -37,7 +37,7 @@ class Agent:
     def __init__(self, command: Sequence[str], channel: Channel) -> None:
         self._events = Events()
         chirp = channel.chirp()
-        self._words = Words(chirp, self._events)
+        self._words = Messages(chirp, self._events)
         self._trials = Trials(command, chirp, self._events, self._words)
         self._asks_until = time.monotonic() + float(os.environ.get(JOB_SECONDS) or "inf")
 
@@ -50,7 +50,8 @@ class Agent:
             while order.trial is not None and not self._events.is_wanted_back:
                 ended = self._trials.train(order)
                 over = f", because it exceeded its limit of {ended.over}" if ended.over else ""
-                words = f"{order.name}: ended with {ended.code} after {ended.seconds:.1f} s{over}"
+                how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {-ended.code}"
+                words = f"{order.name}: ended with {how} after {ended.seconds:.1f} s{over}"
                 print(words, flush=True)
                 wants = self._has_time_for_next(order)
                 report = {"trial": order.name, **ended.to_json(), "wants": wants}
@@ -72,11 +73,7 @@ class Agent:
         return (order.code & 0xFF) << 8
 
     def _first(self) -> Order | int:
-        """Return the first order.
-
-        If an earlier agent of this job has already trained the order's trial, return the trial's
-        wait status instead.
-        """
+        """Return the first order, or its trial's wait status if an earlier agent trained it."""
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
             return self._words.ask("ask", self._events.is_free)
@@ -89,7 +86,7 @@ class Agent:
 
     def _has_time_for_next(self, order: Order) -> bool:
         if changed := self._trials.folders.find_changed_input():
-            print(f"{order.name} has changed {changed}: the next trial begins in another job")
+            print(f"{order.name} has changed {changed}, so the next trial begins in another job")
             return False
         return self._events.is_free() and time.monotonic() < self._asks_until
 
@@ -102,18 +99,17 @@ def main(command: Sequence[str]) -> NoReturn:
 def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
     """Call `live` with the job's channel to the access point, then end this process.
 
-    The process ends with the wait status that `live` returns. If `live` raises OSError, for example
-    on a full disk, the process exits with the code `failure_status`. Outside of an HTCondor job,
-    `live` is not called, and the exit code is 1.
+    The process kills all its descendants, and ends with the wait status that `live` returned. If
+    `live` raised OSError, for example on a full disk, the exit code is `failure_status`. Outside of
+    an HTCondor job, this function exits with code 1 and does not call `live`.
 
-    Before the process ends, all its descendants are killed. If the exit code is 85, HTCondor
-    restarts the job. So this function first restores the channel's files, which the restarted job
-    needs.
+    After exit code 85 HTCondor restarts the job. The restarted job needs the channel's files, so
+    this function restores them before the process exits with code 85.
     """
     try:
         channel = Channel.take()
     except OSError as error:
-        sys.exit(f"trialfleet: a trial must run in an HTCondor job: {error}")
+        sys.exit(f"trialfleet: the agent can't use chirp: {error}")
     try:
         status = live(channel)
     except OSError as error:  # this machine's fault, such as a full disk

@@ -20,10 +20,7 @@ UNSAVED = (
 
 
 def state(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return the names, times and sizes of the checkpoint's files in a trial's folder.
-
-    If the trainer saves a new checkpoint, these change.
-    """
+    """Return the names, times and sizes of the checkpoint's files in a trial's folder."""
     stats = ((name, path.stat()) for path, name in find_files([CHECKPOINT], folder))
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
 
@@ -31,9 +28,9 @@ def state(folder: Path) -> tuple[tuple[str, int, int], ...]:
 def has_saved(folder: Path, before: object) -> bool:
     """Return whether the trainer has saved a new checkpoint.
 
-    `before` is the result of `state` at the trainer's start. If there is no new checkpoint, a
-    message that says so is written to the trial's standard error. The caller then treats exit code
-    85 as a failure, because the trainer would begin at the same point again and again.
+    `before` is the result of `state` at the trainer's start. If there is no new checkpoint, this
+    function adds a message to the trial's standard error. The caller then treats exit code 85 as a
+    failure, because a restarted trainer would repeat the same work for ever.
     """
     if state(folder) != before:
         return True

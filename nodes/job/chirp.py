@@ -1,7 +1,7 @@
 """A client of chirp, HTCondor's protocol by which a job reaches files of its access point.
 
-Paths are relative to the job's folder on the access point. `htcondor2.htchirp` is not used, because
-it needs HTCondor's package on the node. It also hangs if a connection ends in the middle of a file.
+Paths are relative to the job's folder on the access point. HTCondor's own client, `htchirp`, needs
+HTCondor's package on the node, and hangs if a connection ends in the middle of a file.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Chirp:
     """A connection to the job's access point.
 
     After a failure, the next request connects again. Only one thread may use the connection.
-    Methods raise OSError if the access point refuses a request or is unreachable. If a file is
-    missing, `read` returns None, and other methods that need the file raise OSError.
+    Methods raise OSError if the access point refuses a request or is unreachable. For a missing
+    file, `fetch`, `blocks` and `rename` raise OSError too.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
@@ -92,8 +92,8 @@ class Chirp:
     def open_upload(self, remote: str) -> Iterator[Callable[[bytes], None]]:
         """Let a `with` block write a file on the access point.
 
-        The block gets a function that appends bytes to the file, which is empty at first. When the
-        block ends without an error, the file is synced to disk.
+        The file is empty at first. The block gets a function that appends bytes. When the block
+        ends without an error, the file is synced to disk.
         """
         with self._open_remote(remote, "wct") as opened:
             connection = self._socket
@@ -121,7 +121,10 @@ class Chirp:
         with self._open_remote(remote, "wc" if offset else "wct") as opened:
             written = self._send("pwrite", opened, content, f" {offset}")
             if written < len(content):  # the access point's disk is full
-                raise OSError(f"{remote}: only {written} of {len(content)} bytes were written")
+                raise OSError(
+                    f"chirp: the access point wrote only {written} of {len(content)} bytes of "
+                    f"{remote}; its disk may be full"
+                )
 
     def rename(self, remote: str, target: str) -> None:
         """Rename a file on the access point, atomically."""
@@ -152,13 +155,16 @@ class Chirp:
         while block:
             written = self._send("write", opened, block)
             if not written:
-                raise OSError(f"chirp: none of {len(block)} bytes were written")
+                raise OSError(
+                    f"chirp: the access point wrote none of {len(block)} bytes; its disk may be "
+                    "full"
+                )
             block = block[written:]
 
     def _send(self, request: str, opened: int, content: bytes, where: str = "") -> int:
         """Write `content` to the open remote file `opened`, and return the number of bytes written.
 
-        `request` is chirp's command: "write", or "pwrite" with the offset in `where`.
+        `request` is "write" or "pwrite". For "pwrite", `where` is a space and the offset.
         """
         # A write of 0 bytes would kill HTCondor's starter (the process that runs the job). If the
         # access point refuses `putfile`, the starter loses its connection, so `putfile` isn't used

@@ -3,12 +3,12 @@
 HTCondor's starter, the process that runs the job, is also a proxy for chirp. It writes the proxy's
 address and cookie into a file, which the variable _CONDOR_CHIRP_CONFIG names. A program that has
 this file can read and write the job owner's files on the access point. So the job's first process
-removes the file before it starts any program. It also asks the kernel to protect its memory,
-environment and open files from other programs of the same account.
+removes the file before it starts any program. The process also asks the kernel to protect its own
+memory, environment and open files from other programs of the same account.
 
 After exit code 85 HTCondor starts the job again in the same sandbox, but does not write the file
-again. So `Channel.give_back` restores the file. It also restores the agent's program, which the
-trainer may have changed.
+again. So `Channel.give_back` restores the file, and also the agent's program, which the trainer may
+have changed.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Channel:
     def take() -> Channel:
         """Take the job's channel, so that programs started by this process can't use it.
 
-        Raise OSError if that fails, for example because this is not an HTCondor job, or its submit
+        Raise OSError on failure, for example outside of an HTCondor job, or if the job's submit
         file lacks want_io_proxy = true.
         """
         config = os.environ.pop(CONFIG, None)
         if config is None:
             raise OSError(
-                f"${CONFIG} is not set: this is not an HTCondor job, or its submit file lacks "
-                "want_io_proxy = true"
+                f"${CONFIG} is not set, because this is not an HTCondor job, or because the job's "
+                "submit file lacks want_io_proxy = true"
             )
         file = Path(config)
         try:
@@ -73,8 +73,8 @@ class Channel:
     def give_back(self) -> None:
         """Restore the chirp file and the agent's program, for the job's restart.
 
-        This process must have no descendants, because they could read the file. If this raises
-        OSError, for example on a full disk, the restarted job has no channel.
+        This process must have no descendants, because they could read the file. Raise OSError on
+        failure, for example on a full disk. The restarted job then has no channel.
         """
         for program, content in self._programs.items():
             _replace(program, content, 0o755)

@@ -48,11 +48,11 @@ class Events:
         return self._wanted_back_at is not None
 
     def is_free(self) -> bool:
-        """Return True as long as HTCondor doesn't vacate the machine."""
+        """Return True until the machine is being vacated."""
         return not self.is_wanted_back
 
     def has_time(self) -> bool:
-        """Return False once HTCondor has been vacating the machine for LEAVE_SECONDS."""
+        """Return True until LEAVE_SECONDS after HTCondor began to vacate the machine."""
         at = self._wanted_back_at
         return at is None or time.monotonic() <= at + LEAVE_SECONDS
 
@@ -88,8 +88,7 @@ class Events:
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
     """Call `action` until it raises no OSError, and return its result.
 
-    If `may_retry` returns False after an OSError, raise WantedBackError. `events` passes
-    signals on while this function waits between two calls.
+    After an OSError, raise WantedBackError if `may_retry` returns False.
     """
     pause, is_printed = AGAIN, False
     while True:
@@ -97,7 +96,8 @@ def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], 
             return action()
         except OSError as error:
             if not is_printed:
-                print(f"retrying until it succeeds: {error}", file=sys.stderr)
+                words = "a transfer failed, and is repeated until it succeeds"
+                print(f"{words}: {error}", file=sys.stderr)
             is_printed = True
         if not may_retry():
             raise WantedBackError

@@ -8,10 +8,7 @@ from pathlib import Path
 
 
 def text(variable: str) -> str:
-    """Return the ClassAd in the file that an environment variable names.
-
-    The text is "" if the file can't be read.
-    """
+    """Return the ClassAd in the file that an environment variable names, or "" on failure."""
     try:
         return Path(os.environ[variable]).read_text(encoding="utf-8", errors="replace")
     except (KeyError, OSError):

@@ -2,8 +2,8 @@
 
 The messages are files in `words/`, in the job's folder on the access point. The agent writes
 `agent.json`, and the access point writes `order.json`. A message has a token, which identifies the
-agent, and a number, the turn. The order that answers the message repeats both. An agent that gets
-no answer leaves its slot. docs/trial-jobs.md describes the messages.
+agent, and a number, the turn. The order that answers the message has the same token and turn. An
+agent that gets no answer leaves its slot. docs/trial-jobs.md describes the messages.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Order:
                 why=str(plain.get("why", "")),
                 **limits,
             )
-        except (ValueError, LookupError, TypeError, OverflowError):
+        except (ValueError, LookupError, TypeError, OverflowError, AttributeError, RecursionError):
             return None
 
 
@@ -94,7 +94,7 @@ class UnansweredError(Exception):
     """
 
 
-class Words:
+class Messages:
     """Writes the agent's messages and reads the access point's orders.
 
     `first_order`, `earlier_exit_code` and `deliver` raise OSError if the access point is
@@ -117,10 +117,7 @@ class Words:
         return order if order and not order.token and order.trial else None
 
     def earlier_exit_code(self, order: Order) -> int | None:
-        """Return the exit code of the trial of `order` if an earlier agent of this job trained it.
-
-        Otherwise return None.
-        """
+        """Return the trial's exit code if an earlier agent of this job trained it, else None."""
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
             if (EARLIER_SAY.get(said["say"], said["say"]), said["trial"]) == ("ended", order.name):
@@ -141,7 +138,7 @@ class Words:
     def send(self, say: str, **more: object) -> bytes:
         """Write the message `say`, such as "saved", and return the message's JSON text.
 
-        The message has the further fields `more`. If the access point can't be reached, the message
+        `more` has further fields of the message. If the access point can't be reached, the message
         is kept for `say_again`.
         """
         self._unsaid = words = build_message(**self._who, turn=self._turn, say=say, **more)

@@ -46,8 +46,8 @@ def pack(
     """Pack the files and folders `names` of a folder into a package.
 
     `write` gets the package in blocks of at most 1 MiB. The package begins with the small files
-    `first`, given as names and contents. Links are followed. Missing files are left out. Unreadable
-    files are reported on stderr.
+    `first`. Links are followed. Missing files are left out. Unreadable files are left out, too, and
+    are reported on stderr.
 
     Raise TooLargeError if the files have more than `max_bytes` in total, or if there are more than
     MOST_MEMBERS files and folders. Raise OSError if `write` fails.
@@ -77,9 +77,9 @@ def pack(
 def find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file and folder that `pack` would pack, as its path and its name in the package.
 
-    Other entries, such as an unreadable folder or a link to a missing file, are left out, except in
-    the folder `model`. There `pack` writes such an entry as a device file. Unpacking refuses device
-    files, and so refuses a package with an incomplete model.
+    Unreadable folders and links to missing files are left out. But in the folder `model`, `pack`
+    writes a device file in their place. Unpacking refuses a package with a device file, so an
+    incomplete model is never unpacked.
     """
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]
@@ -108,7 +108,7 @@ def _add(path: Path, name: str, write: Callable[[bytes], object], max_bytes: flo
     try:
         file = _open(path)
     except OSError as error:
-        print(f"can't pack {name}: {error}", file=sys.stderr)
+        print(f"{name} can't be sent: {error}", file=sys.stderr)
         if name.startswith(f"{MODEL}/"):
             info.type = tarfile.CHRTYPE
             write(_header(info))
@@ -119,8 +119,7 @@ def _add(path: Path, name: str, write: Callable[[bytes], object], max_bytes: flo
         if info.size > max_bytes:
             raise TooLargeError(
                 "disk",
-                "more data than its disk request allows: "
-                f"the limit was exceeded at the file {name}",
+                f"more data than resources.disk allows; the limit was exceeded at the file {name}",
             )
         write(_header(info))
         left = info.size
@@ -146,21 +145,22 @@ def _header(info: tarfile.TarInfo) -> bytes:
 def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> None:
     """Unpack a package, which may be hostile, into the folder `into`.
 
-    Existing files are replaced. Names that lead out of `into`, or through a link in it, are
-    refused.
+    Existing files are replaced.
 
-    Raise DamagedPackageError if the package is damaged, or its files have more than `max_bytes` in
-    total. Raise OSError if the package can't be read or the disk is full.
+    Raises:
+        DamagedPackageError: the package is damaged or too large, or a name leads out of `into` or
+            through a link.
+        OSError: the package can't be read, or the disk is full.
     """
     size = 0
     try:
         for count, (name, header) in enumerate(_read_members(package)):
             size += header.size
             if size > max_bytes:
-                raise DamagedPackageError(f"its files have more than {max_bytes:,} bytes")
+                raise DamagedPackageError(f"the files have more than {max_bytes:,} bytes in total")
             if count >= MOST_MEMBERS:
                 raise DamagedPackageError(
-                    f"it has more than {MOST_MEMBERS:,} files and folders; put them into fewer "
+                    f"there are more than {MOST_MEMBERS:,} files and folders; put them into fewer "
                     "files, such as an archive"
                 )
             _take(package, header, _find_target(name, into))
@@ -178,9 +178,9 @@ def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
 
 
 def read_first(blocks: Iterator[bytes], name: str) -> bytes | None:
-    """Return the content of a package's first file, if this has the name `name`.
+    """Return the content of a package's first file, which must have the name `name`.
 
-    Return None if the first file has another name or the package is damaged.
+    Return None if the file has another name, or if the package is damaged.
     """
     file = cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK))
     try:
@@ -206,9 +206,9 @@ class _Blocks(io.RawIOBase):
 
 
 def _read_members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Yield each file's or folder's name and header.
+    """Yield the name and header of each file and folder.
 
-    The caller must read the content of each file before it takes the next header.
+    The caller must read a file's content before it takes the next header.
     """
     long_name = ""
     while (block := _read(package, tarfile.BLOCKSIZE)).strip(b"\0"):

@@ -37,8 +37,8 @@ class PackageTransfer:
     def take_input(self, order: Order, folder: Path) -> bool:
         """Fetch the trial's input and checkpoint into `folder`. Return whether the input is usable.
 
-        If it isn't, the reason is written to the trial's standard error. A damaged checkpoint is
-        ignored.
+        The reason for unusable input is written to the trial's standard error. A damaged checkpoint
+        is ignored.
         """
         given = GIVEN_PACKAGE.format(order.name)
         if order.given and (fault := self._fetch(given, folder)):
@@ -46,7 +46,8 @@ class PackageTransfer:
             return False
         checkpoint = CHECKPOINT_PACKAGE.format(order.name)
         if (fault := self._fetch(checkpoint, folder)) and fault != _MISSING:
-            print(f"starting from the beginning: {checkpoint} {fault}", file=sys.stderr)
+            words = f"the trial starts from the beginning, because {checkpoint} {fault}"
+            print(words, file=sys.stderr)
             shutil.rmtree(folder / CHECKPOINT)
             (folder / CHECKPOINT).mkdir()
             (folder / PROGRESS).write_bytes(b"")
@@ -77,10 +78,9 @@ class PackageTransfer:
     ) -> None:
         """Send the files `names` of `folder` as `package`, and retry until it has arrived.
 
-        The package begins with the files in `first`. The trainer can't forge a package's first
-        file, because the trainer's own files come later in the package. Raise TooLargeError if the
-        files are too large. Raise WantedBackError if the job must end before the package has
-        arrived.
+        The package begins with the files in `first`. The trainer can't forge the package's first
+        file, because the trainer's files come later. Raise TooLargeError if the files are too
+        large. Raise WantedBackError if the job must end before the package has arrived.
         """
         put = partial(self._put, package, names, folder, first)
         until_done(put, self._events, self._events.has_time)
@@ -99,7 +99,8 @@ class PackageTransfer:
 
                 pack_and_unpack.pack(names, folder, write, self._most_bytes, first)
             if self._is_removed(names, folder, before):
-                print("the agent leaves: HTCondor has removed the job's files", file=sys.stderr)
+                words = "the agent leaves its slot: HTCondor has removed the job's files"
+                print(words, file=sys.stderr)
                 raise WantedBackError
             self._chirp.rename(part, f"{WORDS}/{package}")
         except ChirpError as error:
@@ -110,9 +111,9 @@ class PackageTransfer:
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
         """Return whether HTCondor is removing this job's files.
 
-        After its own restart, HTCondor removes the files of the jobs that ran before. `before` has
-        the names of the files that were to be packed. If one of them is missing, wait, and then
-        check the job's other files, because the trainer may have removed the missing file.
+        HTCondor does this after its own restart. `before` has the names of the files to pack. If
+        one of them is missing, the trainer may have removed it. So this method waits, and then
+        checks whether the job's other files still exist.
         """
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trialfleet.nodes.job.chirp import Chirp
-    from trialfleet.nodes.job.messages import Words
+    from trialfleet.nodes.job.messages import Messages
 
 MOST_BYTES = 1 << 18  # maximum sent in one turn: HTCondor's proxy also serves other requests
 # Seconds between transfers: CARRY, or SLOW_CARRY if the trial can't be stopped early and has
@@ -93,10 +93,7 @@ class Reports:
 
 
 class _Printed:
-    """The transfer of a trial's output, the local `file`, to the remote file `there`.
-
-    The remote file begins with the line `head`.
-    """
+    """Sends a trial's output `file` to the remote file `there`, which begins with `head`."""
 
     def __init__(self, file: Path, chirp: Chirp, there: str, head: bytes) -> None:
         self._file, self._chirp, self._there, self._head = file, chirp, there, head
@@ -121,12 +118,12 @@ class _Printed:
 class Exchange:
     """Transfers reports and orders while a trial trains, at each call of `turn`.
 
-    The first call also calls `at_first`, for work that can wait until the trial trains. Orders are
-    only fetched if `is_stoppable` is True.
+    The first call also calls `at_first`, for work that can wait until the trial trains. If
+    `is_stoppable` is False, orders are not fetched.
     """
 
     def __init__(
-        self, reports: Reports, words: Words, at_first: Callable[[], None], *, is_stoppable: bool
+        self, reports: Reports, words: Messages, at_first: Callable[[], None], *, is_stoppable: bool
     ) -> None:
         self._reports, self._words, self._at_first = reports, words, at_first
         self._is_stoppable, self._is_begun = is_stoppable, False
@@ -134,7 +131,7 @@ class Exchange:
         self._is_to_stop = False
 
     def turn(self) -> tuple[bool, float]:
-        """Transfer what is new. Return whether the trial must stop, and the time of the next call.
+        """Transfer what is new. Return whether the trial must stop, and when to call again.
 
         The time is by `time.monotonic`.
         """

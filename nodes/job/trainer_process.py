@@ -30,9 +30,8 @@ _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 class Trainer:
     """A process that runs the trainer's command, at first for the trial in `folder`.
 
-    `folder` is kept until the process ends, because the process may read files there. On `socket`
-    the process reports that it has ended a trial and waits for another. After `close`, `socket` is
-    None.
+    Keep `folder` until the process ends, because the process may read files there. When the process
+    has ended a trial and waits for another, `socket` becomes readable. After `close`, it is None.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:
@@ -78,7 +77,7 @@ class Trainer:
         return True
 
     def status(self) -> int | None:
-        """Return the trial's wait status, as from `os.waitpid`, or None while it is trained."""
+        """Return the trial's wait status, as from `os.waitpid`, or None until it has ended."""
         if not self._is_idle and self.socket:
             with suppress(OSError, ValueError, AttributeError, RecursionError):
                 word = self.socket.recv(_LONGEST)

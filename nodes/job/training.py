@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trialfleet.nodes.job.chirp import Chirp
-    from trialfleet.nodes.job.messages import Order, Words
+    from trialfleet.nodes.job.messages import Messages, Order
 
 KILL_SECONDS = 15.0  # between SIGTERM and SIGKILL
 FIRST_CARRY = 0.02  # seconds until the first transfer of reports; shorter trials have none
 
 
 @dataclass
-class Ended:
+class TrialEnd:
     """The end of a trial, and the resources that the trial used in this job."""
 
     status: int = 0  # as from waitpid
@@ -66,7 +66,9 @@ class Ended:
 class Trials:
     """Trains one trial after another, with the trainer's command."""
 
-    def __init__(self, command: Sequence[str], chirp: Chirp, events: Events, words: Words) -> None:
+    def __init__(
+        self, command: Sequence[str], chirp: Chirp, events: Events, words: Messages
+    ) -> None:
         self._command, self._chirp = command, chirp
         self._events, self._words = events, words
         self._processes = ProcessTree()
@@ -74,13 +76,13 @@ class Trials:
         self._packages = PackageTransfer(chirp, events)
         self._trainer: Trainer | None = None
 
-    def train(self, order: Order) -> Ended:
+    def train(self, order: Order) -> TrialEnd:
         """Train a trial, deliver its result, and return how it ended.
 
         Raise WantedBackError if the job must end first.
         """
         began, cpu = time.monotonic(), self._cpu_seconds()
-        folder, ended = self.folders.make(order), Ended()
+        folder, ended = self.folders.make(order), TrialEnd()
 
         def leave(*names: str) -> None:
             ended.seconds, ended.cpu_seconds = time.monotonic() - began, self._cpu_seconds() - cpu
@@ -96,12 +98,12 @@ class Trials:
                 raise WantedBackError
             leave(RESULT, PROGRESS, folders.OUT, folders.ERR, *order.left)
         except TooLargeError as error:
-            print(f"{order.name}: the trial leaves {error}", file=sys.stderr)
+            print(f"{order.name}: the trial has written {error}", file=sys.stderr)
             ended.status, ended.over = 1 << 8, error.limit
             leave()
         return ended
 
-    def _train(self, order: Order, folder: Path, ended: Ended) -> None:
+    def _train(self, order: Order, folder: Path, ended: TrialEnd) -> None:
         reports = Reports(folder, self._chirp, order.name)
         exchange = Exchange(
             reports,
@@ -165,9 +167,9 @@ class Trials:
 class _Execution:
     """One execution of the trainer for a trial.
 
-    The process `trainer` has already begun the trial. After an order to stop, the trial has
-    `grace_seconds` to end by itself before its process is ended. If `grace_seconds` is None, orders
-    to stop are ignored. `carry` is `Exchange.turn`, which transfers reports and orders.
+    `trainer` has already begun the trial. After an order to stop, the trial has `grace_seconds` to
+    end by itself. Then its process is ended. If `grace_seconds` is None, orders to stop are
+    ignored. `carry` is `Exchange.turn`.
     """
 
     trainer: Trainer

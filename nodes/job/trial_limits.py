@@ -13,8 +13,8 @@ FIRST_MEMORY_CHECK, MEMORY_CHECK = 0.5, 1.0
 class Bounds:
     """Checks a trial's limits.
 
-    `over` is the exceeded limit, "memory" or "time", or None. The trial may run until the time
-    `until`, by `time.monotonic`. If `until` is infinity, the time has no limit.
+    `over` is the exceeded limit, "memory" or "time", or None. `until` is the trial's latest end, by
+    `time.monotonic`, or infinity.
     """
 
     def __init__(self, processes: ProcessTree, memory_mb: float | None, until: float) -> None:

@@ -41,9 +41,8 @@ def parser() -> argparse.ArgumentParser:
 def build_now(place: Path | None, *, as_json: bool) -> int:
     """Build this machine's library of kernels, load it as a test, and print a report.
 
-    `place` is the folder to build into; by default it is `build.cache()`. A library that is already
-    there is not built again. With `as_json`, the report is JSON. Return the exit code: 1 if
-    building or loading fails, else 0.
+    `place` is the folder to build into, by default `build.cache()`. A library that is already there
+    is not built again. Return the exit code: 1 if building or loading fails, else 0.
     """
     os.umask(0o022)  # if root builds, every user can load the library
     recipe = build.Recipe.for_this_machine()
@@ -66,10 +65,7 @@ def build_now(place: Path | None, *, as_json: bool) -> int:
 
 
 def status(*, as_json: bool) -> int:
-    """Print which kernels `ops` would load on this machine, and return the exit code 0.
-
-    With `as_json`, print JSON. Nothing is compiled.
-    """
+    """Print which kernels `ops` would load here, without compiling any. Return the exit code 0."""
     recipe = build.Recipe.for_this_machine()
     found = chosen = None
     implementation: str

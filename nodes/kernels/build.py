@@ -1,12 +1,13 @@
 """Functions that find, compile and load the library of kernels for this machine's torch and GPUs.
 
-Each library has a folder of its own, whose name begins with a hash of what the library was built
-from. Only one process builds a library at a time, and the others wait for it. After a failed
-compilation, trials use plain torch for 6 hours instead of compiling again. The command `build`
-compiles again at any time. A failure for lack of memory or disk space is not remembered.
+Each library has its own folder. The folder's name begins with a hash of what the library depends
+on, such as torch's version. Only one process builds a library at a time, and the others wait.
 
-torch.utils.cpp_extension is not used, because it imports setuptools, and because later builds would
-wait forever for the lock of a build that was killed.
+After a failed compilation, trials use plain torch for 6 hours instead of compiling again. If memory
+or disk space was short, the next trial tries again. The command `build` tries again at any time.
+
+torch.utils.cpp_extension is not used, because it imports setuptools. Also, after a killed build its
+later builds would wait forever for a lock.
 
 Environment:
     TRIALFLEET_KERNELS    the folder to search and to build in, instead of the default folders
@@ -44,7 +45,7 @@ REMEMBERED = 6 * 3600  # seconds for which a failure is recorded; the compiler m
 
 
 def print_progress(words: str) -> None:
-    """Print `words` to stderr, because stdout has the output of the program that uses kernels."""
+    """Print `words` to stderr, because stdout belongs to the program that uses the kernels."""
     print(f"trialfleet kernels: {words}", file=sys.stderr, flush=True)
 
 
@@ -79,8 +80,7 @@ class Recipe:
     def key(self) -> str:
         """The hash in the name of the library's folder.
 
-        The GPU architectures are not in the hash, because a library may support more of them than
-        this machine has.
+        It leaves out the GPU architectures: a library that supports additional ones fits, too.
         """
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -148,10 +148,7 @@ def places() -> tuple[Path, ...]:
 
 
 def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
-    """Return the first library that fits the recipe, or None.
-
-    `where` has the folders to search, in this order.
-    """
+    """Return the first library in the folders `where` that fits the recipe, or None."""
     for place in where:
         for library in sorted(place.glob(f"{recipe.key}-*/{LIBRARY}")):
             if set(recipe.architectures) <= set(library.parent.name.split("-")):
@@ -163,9 +160,9 @@ def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
 
 
 def best() -> tuple[Literal["cuda", "cpu"], str]:
-    """Return the kind of kernels that this torch can use, and why the kind isn't "cuda".
+    """Return the best kernels that this torch can use, "cuda" or "cpu", and a reason.
 
-    The reason is "" if the kind is "cuda".
+    The reason says why this torch can't use CUDA kernels. For "cuda" it is "".
     """
     if torch.version.cuda is None:
         return "cpu", f"torch {torch.__version__} is built only for the CPU"
@@ -185,9 +182,9 @@ def find_or_build() -> Path:
 
 
 def wait_for_builder(lock: Path) -> bool:
-    """If another process is building a library, wait until it unlocks the file `lock`.
+    """Wait while another process, which has locked the file `lock`, builds a library.
 
-    Return True after such a wait. Return False at once if no process has locked the file.
+    Return False if there was nothing to wait for.
     """
     try:
         file = lock.open("rb")
@@ -208,10 +205,7 @@ def _take_lock(file: BinaryIO, operation: int, waiting_text: str) -> bool:
 
 
 def load(library: Path) -> None:
-    """Load a library into this process.
-
-    Raise BuildError if it can't be loaded.
-    """
+    """Load a library into this process, or raise BuildError."""
     try:
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
     except OSError as error:
@@ -237,7 +231,8 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
     failed = place / f"{recipe.folder}.failed"
     if failed.is_file() and time.time() - failed.stat().st_mtime < REMEMBERED:
         raise toolchain.CompileError(
-            f"{failed.read_text(encoding='utf-8')}\n(recorded in {failed})"
+            f"{failed.read_text(encoding='utf-8')}\n"
+            f"(recorded in {failed}; delete this file to compile again)"
         )
 
 
@@ -245,11 +240,10 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
 
 
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
-    """Return the library for `recipe` in the folder `place`.
+    """Return the library for `recipe` in the folder `place`, and compile it first if needed.
 
-    If it isn't there yet, compile it first. If a compilation for this recipe failed in the last 6
-    hours, raise CompileError instead, unless `again` is True. Raise BuildError or OSError on
-    failure.
+    Raise CompileError if the compilation fails, or failed in the last 6 hours. `again` ignores an
+    earlier failure. Raise BuildError or OSError for other faults.
     """
     place.mkdir(parents=True, exist_ok=True)
     with _lock_build(place / f"{recipe.folder}.lock"):

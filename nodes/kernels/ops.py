@@ -1,18 +1,17 @@
 """The operators as typed functions, which call our kernels or, without kernels, plain torch.
 
 Importing this module loads the kernels, or builds them first. plain.py documents each operator.
-IMPLEMENTATION says which kernels are loaded: "cuda", "cpu" or "plain". REASON says why
-IMPLEMENTATION isn't "cuda", and is "" if it is. A library for CUDA also has kernels for tensors on
-the CPU.
+IMPLEMENTATION says which kernels are loaded: "cuda", "cpu" or "plain". "cuda" includes kernels for
+tensors on the CPU. REASON says why no CUDA kernels are loaded. It is "" if they are loaded.
 
-- All tensors must be contiguous and on one device. A tensor that the docstrings in plain.py call
-  "float" must be float32, bfloat16 or float16. On the CPU it may also be float64, for tests. The
-  kernels raise ValueError for tensors that break these rules.
+- All tensors must be contiguous and on one device. In plain.py, "float" means float32, bfloat16 or
+  float16. On the CPU it may also be float64, for tests. The kernels raise ValueError for any other
+  tensor.
 - A CUDA graph can capture every operator, because no operator waits for the device. So the CUDA
-  kernels can't check values. A categorical code or a class that doesn't exist gives NaN on a GPU,
-  and ValueError on the CPU.
-- `order`, an argument of `gather_embed`, must only have the numbers of existing rows. The CUDA
-  kernels don't check that.
+  kernels can't raise errors for values. If a categorical code or a class doesn't exist, they give
+  NaN. The CPU kernels raise ValueError.
+- The argument `order` of `gather_embed` must only have numbers of existing rows. The CUDA kernels
+  don't check that.
 - The same input gives the same bits, for any number of threads.
 - Operators whose names end in _ change their arguments. Autograd does not record the change.
 """

@@ -33,17 +33,17 @@ def bias_relu_dropout(
 ) -> Tensor:
     """Return max(x + bias, 0) with dropout, a tensor [b, h].
 
-    Dropout sets a random share p of the elements to 0, and divides the others by 1 - p. Which
-    elements it sets to 0 depends only on p, rng, layer and the elements' indexes, not the device.
+    Dropout sets a random share p of the elements to 0, and divides the others by 1 - p. The choice
+    depends on p, rng, layer and the elements' indexes. It is the same on all devices.
 
     Args:
-        x: [b, h] float.
+        x: [b, h] float, which may be a part of a larger array.
         bias: [h], float32 or x's type.
         rng: [2] int64, a seed, and a step number that must differ in each training step.
         layer: the layer's number in the network, 0 or more.
         p: dropout's probability, in [0, 1).
-        offset: if x is a part of a larger array, the row-major index of x's first element there.
-        width: the number of columns of that array; 0 means as many as x has.
+        offset: the row-major index of x's first element in the larger array.
+        width: the number of columns of the larger array; 0 means as many as x has.
     """
     y = (_at_least_float32(x) + _at_least_float32(bias)).relu_()
     if p > 0:
@@ -55,7 +55,7 @@ def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tenso
     """Return the gradients of `bias_relu_dropout` with respect to x and bias.
 
     y is that function's result, and grad is the gradient of y. The gradient of x [b, h] has x's
-    type. The gradient of bias [h] is float32 (float64 if x is float64).
+    type. The gradient of bias [h] is float32, or float64 if x is.
     """
     grad_x = torch.where(y > 0, _at_least_float32(grad) * (1 / (1 - p)), 0)
     return grad_x.to(grad.dtype), grad_x.sum(0)
@@ -161,9 +161,9 @@ def gather_embed(
     """Return the next batch: inputs [b, d + k * e], codes [b, k] int32, targets [b].
 
     The batch has b = `rows` rows of the table: those with the numbers order[cursor : cursor + b].
-    Past the end of order, its last number is repeated. A row's inputs are its numeric columns and
-    the embeddings of its codes, in the type `dtype`. `weight` is the table of embeddings. The
-    returned codes are numbers of its rows, so they differ from those in `categorical` (see
+    If order is too short for this, its last number is repeated. A row's inputs are its numeric
+    columns and the embeddings of its codes, in the type `dtype`. weight has the embeddings of all
+    columns. A returned code is the number of a row of weight, unlike a code in categorical (see
     first_code). Only weight has a gradient. d and k may be 0.
 
         numeric     [n, d] float32           order       [m] int64, each in [0, n)
@@ -186,8 +186,8 @@ def gather_embed_backward(
 ) -> Tensor:
     """Return the gradient of `gather_embed` for weight, [vocabulary, embedding] float32.
 
-    `gather_embed` has returned inputs and `codes`. grad is the gradient of these inputs. The first
-    `numeric` columns of the inputs are not embeddings.
+    `grad` is the gradient of the inputs that `gather_embed` returned together with `codes`. The
+    first `numeric` columns of the inputs are not embeddings.
     """
     of_rows = grad[:, numeric:].float().reshape(codes.numel(), embedding)
     # index_add_ is not used, because it is not deterministic on both devices.
@@ -215,13 +215,13 @@ def adamw_step_(
 ) -> None:
     """Update the weights by one step of AdamW, with the formula in nodes/tabular/optimizers.py.
 
-    weights, m and v are float32. Gradients are float32, bfloat16 or float16. decays has each
-    weight's decay. shadows has a copy of each weight in bfloat16 or float16, which is updated, too.
-    For a weight without a copy, shadows has an empty tensor. shadows may also be an empty list.
+    weights, m and v are float32. Gradients are float32, bfloat16 or float16. shadows has copies of
+    the weights in bfloat16 or float16, which are updated, too. For a weight without a copy, shadows
+    has an empty tensor. If no weight has a copy, shadows may be an empty list.
 
-    A row of schedule [steps, 3] float32 has the numbers of one step t, counted from 1: the learning
-    rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t). step [1] int64 says which row to use. Past the
-    end, the last row is used.
+    A row of schedule [steps, 3] float32 has three numbers for a step t, counted from 1: the
+    learning rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t). step [1] int64 is the index of the row
+    to use. If it is too large, the last row is used.
     """
     rate, correction1, correction2 = _schedule_row(schedule, step)
     for w, gradient, mean, square, decay in zip(weights, gradients, m, v, decays, strict=True):
@@ -245,8 +245,8 @@ def sgd_step_(
 ) -> None:
     """Update the weights by one step of SGD with momentum.
 
-    velocity is float32. The other arguments are as for `adamw_step_`. Of schedule only the learning
-    rates, schedule[:, 0], are used.
+    velocity is float32. The other arguments are as for `adamw_step_`. From schedule, only the
+    learning rates schedule[:, 0] are used.
     """
     rate, _, _ = _schedule_row(schedule, step)
     for w, gradient, mean, decay in zip(weights, gradients, velocity, decays, strict=True):

@@ -54,10 +54,7 @@ class Compilers:
 
 
 def compilers() -> Compilers:
-    """Return the compilers for this machine's torch.
-
-    Raise BuildError if one is missing.
-    """
+    """Return the compilers for this machine's torch. Raise BuildError if one is missing."""
     cxx = os.environ.get("CXX") or "g++"
     if not shutil.which(cxx):
         raise BuildError(f"the C++ compiler {cxx} is missing: install it, or set CXX")
@@ -65,10 +62,9 @@ def compilers() -> Compilers:
 
 
 def find_nvcc(cuda: str) -> str:
-    """Return the path of an nvcc that suits torch.
+    """Return the path of an nvcc that has the same major version as `cuda`, torch's CUDA version.
 
-    It has the same major version as `cuda`, the version of CUDA that torch was built with. Raise
-    BuildError if there is none.
+    Raise BuildError if there is none.
     """
     others = []
     for path in filter(shutil.which, dict.fromkeys(_nvcc_candidates())):
@@ -78,9 +74,9 @@ def find_nvcc(cuda: str) -> str:
             return path
         others.append(f"{path} ({release[1] if release else 'of unknown version'})")
     raise BuildError(
-        f"torch {torch.__version__} needs an nvcc of CUDA {parse_version(cuda)[0]}; "
-        f"found: {', '.join(others) or 'none'} (looked at CUDA_HOME, PATH, /usr/local/cuda "
-        "and NVIDIA's Python packages)"
+        f"torch {torch.__version__} needs an nvcc of CUDA {parse_version(cuda)[0]}: "
+        f"install it, or set CUDA_HOME; found: {', '.join(others) or 'none'} (looked in CUDA_HOME, "
+        "PATH, /usr/local/cuda and NVIDIA's Python packages)"
     )
 
 
@@ -110,7 +106,7 @@ def compile_commands(
 ) -> dict[str, list[str]]:
     """Return the commands that compile the source files of csrc/, by file name.
 
-    The commands write to the folder `objects`. They compile GPU code for `architectures`.
+    The commands write to the folder `objects`.
     """
     include = ["-isystem", str(PACKAGES / "torch" / "include")]
     cxx = [chosen.cxx, *CXX_FLAGS, *DEFINES, *include]
@@ -137,9 +133,9 @@ def supported_architectures(nvcc: str) -> list[int]:
 def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
     """Return the options with which nvcc generates code for the GPU architectures.
 
-    `known` has the architectures that this nvcc knows. Each of `architectures` that is in `known`
-    gets machine code. Each other one gets portable code (PTX) for the closest earlier architecture
-    in `known`. PTX for later GPUs is added, too.
+    `known` has the architectures that this nvcc supports. nvcc generates machine code for these. A
+    GPU that nvcc doesn't support gets portable code (PTX) for the closest earlier architecture. PTX
+    is also added for GPUs later than all of `architectures`.
     """
     codes = []
     for number in sorted(int(name.removeprefix("sm_")) for name in architectures):
@@ -153,8 +149,8 @@ def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str
 def loaded_libraries() -> list[str]:
     """Return the paths of torch's libraries in this process, with which the kernels are linked.
 
-    They include the OpenMP and CUDA runtimes that torch uses. Another OpenMP runtime would have its
-    own threads, and another CUDA runtime may not be installed.
+    So the kernels use the same OpenMP and CUDA runtimes as torch. Another OpenMP runtime would have
+    its own threads, and another CUDA runtime may not be installed.
     """
     # Each distribution of torch has them in a different place.
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
@@ -166,8 +162,8 @@ def run(unit: str, command: list[str]) -> tuple[str, float]:
     """Run the command that compiles or links `unit`, and return `unit` and the command's seconds.
 
     `unit` is the name of a source file or of the library. Raise CompileError if the command fails.
-    Raise a BuildError that isn't a CompileError if the compiler was killed or lacked memory or disk
-    space, because a later attempt may succeed.
+    If it was killed, or memory or disk space was short, raise a plain BuildError, because a later
+    attempt may succeed.
     """
     start = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -2,7 +2,7 @@
 
 The machine leaves the pool for one of these causes, the strongest first. "Drain" means that the
 machine evicts its jobs and takes no new ones. "Off" means that it shuts down. "Empty" means that no
-job has a slot. The lease is an end time in a tag of the instance, which the manager renews.
+job has a slot. The lease is an end time in a tag of the instance. The manager renews the lease.
 
 cause         when                                        then
 interruption  AWS takes the spot instance back            drain; AWS ends it two minutes later
@@ -16,8 +16,8 @@ idle          empty for `idle_minutes`                    drain if still empty; 
 After `fence` and `failures` the machine stays on longer, so that a person can inspect it. Sick GPUs
 are no cause to leave. They are taken offline if another GPU is healthy.
 
-While there is a cause to leave, each call of `decide` asks HTCondor's daemon on this machine (the
-startd) to drain if it isn't draining. So a startd that was restarted drains, too.
+While there is a cause to leave, each call of `decide` asks the startd, HTCondor's daemon on this
+machine, to drain unless it already drains. So a restarted startd drains, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Startd:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observations:
     """The agent's observations in one step."""
 
     now: float  # UNIX seconds, to compare with other programs' times
@@ -68,7 +68,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Leaving:
+class Departure:
     """The reason why the machine is leaving the pool, and since when."""
 
     cause: str  # one of CAUSES
@@ -85,7 +85,7 @@ class Memory:
     expires: float | None = None  # the last known end of the lease, UNIX seconds
     # Uptime since which no slot is held; None while a slot is held, and before joining.
     idle_since: float | None = None
-    leaving: Leaving | None = None  # None while the node takes jobs
+    leaving: Departure | None = None  # None while the node takes jobs
     failures_reset: float = 0  # failed jobs up to this time don't count, UNIX seconds
     offline: tuple[str, ...] = ()  # GPUs that were taken offline
 
@@ -103,12 +103,10 @@ class Decision:
     power_off: str | None = None  # shut the machine down, for this reason; None: don't
 
 
-def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
-    """Return what the agent is to do in this step.
+def decide(memory: Memory, seen: Observations, idle_minutes: float) -> Decision:
+    """Return the agent's actions in this step.
 
-    `memory` is from the step before, and `seen` has what was observed in this step. The node leaves
-    if no job has had a slot for `idle_minutes`. If `idle_minutes` is 0, the node never leaves for
-    this cause.
+    `memory` is from the step before. If `idle_minutes` is 0, the node never leaves for being idle.
     """
     after = after_drain_cancelled(update_memory(memory, seen), seen)
     after = replace(after, leaving=stronger_cause(after.leaving, cause(after, seen, idle_minutes)))
@@ -130,16 +128,15 @@ def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the GPUs to take offline, from a slot's ClassAd.
 
-    If the probe has not found the machine healthy, return None. Then the GPUs that were taken
-    offline stay offline, and no others are taken offline. A healthy machine may have some sick
-    GPUs.
+    A healthy machine may have some sick GPUs. If the probe has not found the machine healthy,
+    return None. The agent then takes no GPU offline or online.
     """
     if slot.get(HEALTHY) is not True:
         return None
     return tuple(filter(None, str(slot.get(SICK, "")).split(",")))
 
 
-def update_memory(memory: Memory, seen: Seen) -> Memory:
+def update_memory(memory: Memory, seen: Observations) -> Memory:
     """Return `memory` with `joined`, `expires` and `idle_since` updated from `seen`."""
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
@@ -151,12 +148,12 @@ def update_memory(memory: Memory, seen: Seen) -> Memory:
     )
 
 
-def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
-    """Return `memory`, and drop its cause to leave if the machine may stay after all.
+def after_drain_cancelled(memory: Memory, seen: Observations) -> Memory:
+    """Return `memory`, without the machine's cause to leave if the machine may stay.
 
-    A machine that was to leave because it was idle may stay if a job has started and no drain has
-    begun. If a person has cancelled the drain with `condor_drain -cancel`, the machine may stay
-    unless the cause to leave is in LASTING.
+    A machine with the cause `idle` may stay if a job has started before the drain. After a person
+    has cancelled the drain with `condor_drain -cancel`, the machine may stay unless the cause is in
+    LASTING.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:
@@ -170,16 +167,13 @@ def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
     return memory
 
 
-def stronger_cause(earlier: Leaving | None, found: Leaving | None) -> Leaving | None:
-    """Return the stronger of two causes to leave, or None if both are None.
-
-    If they are equally strong, return `earlier`.
-    """
+def stronger_cause(earlier: Departure | None, found: Departure | None) -> Departure | None:
+    """Return the stronger of two causes to leave. If they are equally strong, return `earlier`."""
     both = [one for one in (earlier, found) if one is not None]
     return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
 
 
-def cause(memory: Memory, seen: Seen, idle_minutes: float) -> Leaving | None:
+def cause(memory: Memory, seen: Observations, idle_minutes: float) -> Departure | None:
     """Return the strongest cause to leave the pool that applies now, or None if none applies."""
     failed = burst(seen.failures, FAILURES, FAILURE_SECONDS, memory.failures_reset)
     reasons = {
@@ -192,17 +186,17 @@ def cause(memory: Memory, seen: Seen, idle_minutes: float) -> Leaving | None:
         "idle": idle_reason(memory, seen, idle_minutes),
     }
     found = next((name for name in CAUSES if reasons[name]), None)
-    return Leaving(found, str(reasons[found]), seen.uptime) if found else None
+    return Departure(found, str(reasons[found]), seen.uptime) if found else None
 
 
-def lease_reason(memory: Memory, seen: Seen) -> str | None:
+def lease_reason(memory: Memory, seen: Observations) -> str | None:
     """Return the reason to leave if the node's lease has expired, else None."""
     if memory.expires is None or seen.now < memory.expires:
         return None
     return f"lease expired at {utc_text(memory.expires)}: the manager has not renewed it"
 
 
-def token_reason(seen: Seen) -> str | None:
+def token_reason(seen: Observations) -> str | None:
     """Return the reason to leave if the node's token has expired, else None."""
     if seen.token_expires is None or seen.now < seen.token_expires:
         return None
@@ -214,22 +208,19 @@ def token_reason(seen: Seen) -> str | None:
 
 def failure_reason(failed: tuple[Failure, ...]) -> str:
     """Return the reason to leave after these failures, with each job and how it ended."""
-    listed = ", ".join(f"{one.job} {one.how}" for one in failed)
+    listed = ", ".join(f"{one.job} ({one.how})" for one in failed)
     return f"{len(failed)} jobs failed here within {FAILURE_SECONDS:.0f} s: {listed}"
 
 
-def idle_reason(memory: Memory, seen: Seen, idle_minutes: float) -> str | None:
-    """Return the reason to leave if no job held a slot for `idle_minutes`, else None.
-
-    If `idle_minutes` is 0, always return None.
-    """
+def idle_reason(memory: Memory, seen: Observations, idle_minutes: float) -> str | None:
+    """Return the reason to leave if no job held a slot for `idle_minutes` (0: never), else None."""
     if memory.idle_since is None or not idle_minutes:
         return None
     is_long = seen.uptime - memory.idle_since >= 60 * idle_minutes
     return f"idle for {idle_minutes:g} minutes" if is_long else None
 
 
-def power_off(memory: Memory, seen: Seen, idle_minutes: float) -> str | None:
+def power_off(memory: Memory, seen: Observations, idle_minutes: float) -> str | None:
     """Return why the machine must be shut down now, or None if it must stay on."""
     leaving = memory.leaving
     if leaving is None:
@@ -251,13 +242,14 @@ def changes(before: Memory, after: Memory) -> list[str]:
     """Return lines for the log about what changed in the agent's memory."""
     lines = []
     if after.joined and not before.joined:
-        lines.append("joined: the startd answers and is in the collector")
+        lines.append("the node has joined the pool")
     if after.expires is not None and after.expires != before.expires:
         lines.append(f"the lease ends at {utc_text(after.expires)}")
     if after.leaving is None and before.leaving is not None:
-        lines.append(f"no longer leaves ({before.leaving.cause})")
+        lines.append(f"the node no longer leaves the pool ({before.leaving.cause})")
     elif after.leaving and (not before.leaving or before.leaving.cause != after.leaving.cause):
-        lines.append(f"leaves ({after.leaving.cause}): {after.leaving.reason}")
+        now = after.leaving
+        lines.append(f"the node leaves the pool ({now.cause}): {now.reason}")
     if after.offline != before.offline:
         lines.append(f"sick GPUs: {', '.join(after.offline) or 'none now'}")
     return lines

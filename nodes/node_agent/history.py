@@ -67,10 +67,9 @@ def failure_text(ad: Mapping[str, Any]) -> str | None:
 def burst(
     found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
 ) -> tuple[Failure, ...] | None:
-    """Return the latest `number` successive failures that all occurred within `seconds`.
+    """Return the latest `number` successive failures within `seconds`, or None.
 
-    Return None if there are no such failures. `found` has all failures, the earliest first. Only
-    failures after `since`, in UNIX seconds, count.
+    `found` has all failures, the earliest first. Only failures after `since` (UNIX seconds) count.
     """
     counted = [one for one in found if one.at > since]
     for end in range(len(counted), number - 1, -1):

@@ -1,7 +1,7 @@
 """Calls HTCondor's tools on a node, for example to read its state or to drain it.
 
 Only `in_collector` and `bandwidths` need the manager. The address of the startd, HTCondor's daemon
-here, is in a file on this machine. The tools run as root. The daemon recognises root by HTCondor's
+here, is in a file on this machine. The tools run as root. The startd recognises root by HTCondor's
 authentication method FS.
 """
 
@@ -73,10 +73,10 @@ class Condor:
             return False
 
     def drain(self, reason: str, *, only_idle: bool = False) -> None:
-        """Ask the startd to take no more jobs and to evict its jobs, which may save checkpoints.
+        """Ask the startd to take no more jobs, and to evict its jobs. These may save checkpoints.
 
-        The startd's ClassAd then shows `reason` as DrainReason. Raise StepError if the request
-        fails. With `only_idle`, the request also fails if a job holds a slot.
+        The startd's ClassAd then shows `reason` as DrainReason. With `only_idle`, the request fails
+        if a job holds a slot. Raise StepError if the request fails.
         """
         condition = ["-check", slots.IS_FREE] if only_idle else []
         try:
@@ -100,7 +100,7 @@ class Condor:
             raise StepError(f"{file}: {error}") from error
 
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
-        """Return the memory bandwidths in GB/s of all other machines' GPUs, by the GPUs' model.
+        """Return one memory bandwidth, in GB/s, for each other machine, by GPU model.
 
         If the manager can't be reached, return the last known values.
         """
@@ -126,7 +126,7 @@ class Condor:
         return self._failures
 
     def starter_lives(self) -> bool:
-        """Return whether a job runs here, which /proc shows as a process `condor_starter`."""
+        """Return whether a job runs here: its parent process is a `condor_starter`."""
         names = (Host(Path("/")).read(str(path)).strip() for path in PROC.glob("[0-9]*/comm"))
         return "condor_starter" in names
 
@@ -143,10 +143,7 @@ class Condor:
 
 
 def query(command: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the ClassAds that a tool prints in JSON.
-
-    Raise StepError if the tool fails or prints no JSON.
-    """
+    """Return the ClassAds that a tool prints. Raise StepError if it fails or prints no JSON."""
     text = run(*command).strip()
     try:
         return from_json(text)

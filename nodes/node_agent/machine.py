@@ -27,10 +27,7 @@ def token_expiry(host: Host) -> float | None:
 
 
 def cancel_switch() -> None:
-    """Cancel the shutdown that was scheduled at boot, because the machine has joined the pool.
-
-    Raise StepError on failure.
-    """
+    """Cancel the shutdown that was scheduled at boot. Raise StepError on failure."""
     Host().run("shutdown", "-c", seconds=SECONDS)
 
 

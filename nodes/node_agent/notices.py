@@ -18,7 +18,7 @@ EXPIRES = "meta-data/tags/instance/trialfleet:expires"  # 2026-…Z
 
 @dataclass(frozen=True)
 class Notices:
-    """The notices in the metadata. One that is missing or can't be read is None."""
+    """The notices in the metadata. A missing or unreadable notice is None."""
 
     interruption: str | None = None  # what AWS will do, and when
     rebalance: str | None = None  # when AWS recommended to leave
@@ -27,7 +27,7 @@ class Notices:
 
 
 def read(metadata: Imds) -> Notices:
-    """Return the notices in the metadata. After a failed request, those not yet read are None."""
+    """Return the notices in the metadata. After a failed request, make no further requests."""
     problems: list[str] = []
 
     def ask(path: str) -> str | None:

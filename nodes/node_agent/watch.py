@@ -16,9 +16,9 @@ from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.node_agent import machine, notices
 from trialfleet.nodes.node_agent.decisions import (
     Decision,
-    Leaving,
+    Departure,
     Memory,
-    Seen,
+    Observations,
     Startd,
     changes,
     decide,
@@ -37,14 +37,11 @@ log = logging.getLogger(__name__)
 
 
 def read_memory(path: Path) -> Memory:
-    """Return the agent's saved memory, which survives a crash of the agent but not a reboot.
-
-    If the file is missing or damaged, return an empty memory.
-    """
+    """Return the agent's saved memory, or an empty memory if the file is missing or damaged."""
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         leaving, offline = saved.pop("leaving"), tuple(saved.pop("offline"))
-        return Memory(**saved, leaving=Leaving(**leaving) if leaving else None, offline=offline)
+        return Memory(**saved, leaving=Departure(**leaving) if leaving else None, offline=offline)
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return Memory()
 
@@ -74,9 +71,8 @@ class Agent:
     ) -> None:
         """Load the agent's memory from the file `state`.
 
-        If no job has had a slot for `idle_minutes`, the node leaves the pool. If `idle_minutes`
-        is 0, an idle node stays. `uptime` returns the seconds since boot. Unlike `clock`, it never
-        jumps. Only tests pass functions other than the defaults.
+        If `idle_minutes` is 0, an idle node stays in the pool. `uptime` returns the seconds since
+        boot. Unlike `clock`, it never jumps. Only tests pass functions other than the defaults.
         """
         self._metadata, self._condor, self._state = metadata, condor, state
         self._idle_minutes = idle_minutes
@@ -106,11 +102,11 @@ class Agent:
         self._tell()
         return self._shut_down(decision)
 
-    def _read_state(self) -> Seen:
+    def _read_state(self) -> Observations:
         current = notices.read(self._metadata)
         startd = self._condor.read_startd()
         self._log_silence(current, startd)
-        return Seen(
+        return Observations(
             now=self._clock.now().timestamp(),
             uptime=self._uptime(),
             startd=startd,
@@ -126,16 +122,19 @@ class Agent:
         )
 
     def _look_at_fence(self) -> str:
-        """Keep jobs from the instance's metadata, and return "" or why this fails.
+        """Keep jobs from the instance's metadata. Return "", or the reason for a failure.
 
-        If the last check was less than FENCE seconds ago, return its result.
+        If the last check was less than FENCE seconds ago, only return its result.
         """
         if self._uptime() - self._fenced < FENCE:
             return self._unfenced
         self._fenced = self._uptime()
         try:
             if self._raise_fence(Host()):
-                log.warning("jobs could reach the instance's metadata: the fence is raised again")
+                log.warning(
+                    "jobs could reach the instance's metadata, so the routing rule against this "
+                    "was added again"
+                )
             self._unfenced = ""
         except StepError as error:
             self._unfenced = str(error)
@@ -152,8 +151,8 @@ class Agent:
     def _cancel_shutdown(self, decision: Decision) -> Decision:
         """Cancel the shutdown scheduled at boot if `decision` says so, and return the decision.
 
-        After a failure, the returned decision does not count the node as joined, so that the next
-        step tries again.
+        After a failure, the memory in the returned decision says that the node has not joined. So
+        the next step tries again.
         """
         if not decision.cancel_switch:
             return decision
@@ -203,7 +202,7 @@ class Agent:
         try:
             self._condor.drain(decision.drain, only_idle=decision.only_idle)
         except StepError as error:
-            log.warning("not draining: %s", error)
+            log.warning("the node can't be drained: %s", error)
         else:
             log.info("draining: %s", decision.drain)
 

@@ -3,9 +3,9 @@
 The probe takes up to a minute. After a boot it takes longest, because torch and CUDA are read from
 a cold disk.
 
-If TRIALFLEET_PROBE_READINGS names a JSON file, the probe judges the readings in it and measures
-nothing. `--json` prints such readings under "readings". With such a file, a test of sick GPUs needs
-no GPU.
+If TRIALFLEET_PROBE_READINGS names a JSON file, the probe judges the readings in the file and
+measures nothing. So a test of sick GPUs needs no GPU. The output of `--json` has readings in this
+format under "readings".
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def classad(readings: Readings, health: Verdict) -> str:
 def usable_gpus(readings: Readings, health: Verdict) -> list[Gpu]:
     """Return the GPUs that the ClassAd describes.
 
-    If the machine is healthy, these are its healthy GPUs, because trials only get healthy GPUs. If
-    the machine is sick, these are all its GPUs.
+    On a healthy machine these are the healthy GPUs, because trials get no others. On a sick machine
+    these are all GPUs.
     """
     return [gpu for gpu in readings.gpus if not (health.healthy and gpu.id in health.sick)]
 
@@ -66,10 +66,7 @@ def worst_value(
 
 
 def bandwidth_share(gpu: Gpu) -> float | None:
-    """Return a GPU's measured memory bandwidth, divided by the bandwidth in its data sheet.
-
-    Return None if either bandwidth is unknown.
-    """
+    """Return a GPU's memory bandwidth, divided by its data sheet's, or None if one is unknown."""
     sheet = DATA_SHEET.get(gpu.name)
     return gpu.bandwidth / sheet if sheet and gpu.bandwidth is not None else None
 

@@ -25,9 +25,9 @@ MEASURE = (PYTHON, "-m", "trialfleet.nodes.probe.measure")
 KERNELS = (PYTHON, "-m", "trialfleet.nodes.kernels", "status", "--json")
 NVIDIA = "0x10de"  # the maker's number on the PCI bus
 MEASURED = ("launch_microseconds", "launch_rate", "bandwidth", "host_bandwidth", "matmul_error")
-IN_USE = "in use by other programs"
+IN_USE = "GPUs are in use by other programs"
 LOOK_AGAIN = 5.0  # seconds for nvidia-smi after the measurement, when the driver is loaded
-HUNG = "hung"
+HUNG, DIED = "the measurement hung", "the measurement died"
 
 Line = dict[str, Any]
 
@@ -59,9 +59,9 @@ def used(readings: Readings) -> bool:
 
 
 def driver_readings(seconds: float) -> Readings:
-    """Return the driver's readings, from nvidia-smi or, without it, from NVML.
+    """Return the driver's readings, from nvidia-smi or, without nvidia-smi, from NVML.
 
-    If the driver can't be read, the readings only have the reason, in `problems`.
+    If the driver can't be read, `problems` has the reason, and there are no other readings.
     """
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
@@ -131,10 +131,7 @@ def measure_gpus(readings: Readings, ends: float) -> Readings:
 
 
 def patience(output: str) -> float:
-    """Return the time limit, in seconds, of the step that `output` reports last.
-
-    If the step has no limit, return infinity.
-    """
+    """Return the time limit of the last step in `output`, in seconds. It may be infinity."""
     doing = [line for line in lines(output) if "doing" in line]
     return float(doing[-1].get("seconds", math.inf)) if doing else math.inf
 
@@ -155,11 +152,12 @@ def add_measurements(
 ) -> tuple[Gpu, str]:
     """Return a GPU with its measurements, and the reason why some are missing.
 
-    `output_lines` is the output of the measurement, `ended` whether it ended by itself, and `hung`
-    whether it was killed because a step exceeded its time limit. The GPU is sick if its measurement
-    hung, reported a problem, or ended before its last step. Then its `problem` is set, and the
-    reason is "". A GPU isn't sick if its measurement was killed at the time limit of all
-    measurements.
+    `ended` is True if the measurement ended by itself. `hung` is True if it was killed because a
+    step exceeded its time limit.
+
+    The GPU is sick if the measurement hung, reported a problem, or ended before its last step. Then
+    the GPU's `problem` is set, and the reason is "". The GPU isn't sick if the measurement was
+    killed at the time limit of all measurements.
     """
     reported = list(output_lines)
     found = {name: value for line in reported for name, value in line.get("found", {}).items()}
@@ -174,7 +172,7 @@ def add_measurements(
     doing = last.get("doing", "start")
     if not ended and not hung:
         return after, f"there was no time left to {doing}"
-    return replace(after, problem=f"{HUNG if hung else 'died'} when about to {doing}"), ""
+    return replace(after, problem=f"{HUNG if hung else DIED} in the step {doing!r}"), ""
 
 
 def kernels_load(code: int | None, output: str) -> bool | None:

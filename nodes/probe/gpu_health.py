@@ -7,8 +7,8 @@ Two kinds of slowness need different repairs:
 - Slow launches: each small kernel takes long to launch, but memory is fast. This happened
   on EC2 in 2014: the driver read the PCI configuration space at each call, and the hypervisor made
   each read slow.
-- Slow memory: launches are fast, but a copy on the device is far slower than the data sheet says,
-  or than on the pool's other nodes with this GPU.
+- Slow memory: launches are fast, but a copy on the device is far slower than in the data sheet or
+  on the pool's other nodes with this GPU.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def machine_complaints(readings: Readings) -> Iterator[str]:
 def each_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
     """Yield each problem once, with the numbers of the GPUs that have it.
 
-    `of_gpus` has the list of the problems of each GPU in `readings`.
+    `of_gpus` has one list of problems for each GPU in `readings`.
     """
     for text in dict.fromkeys(text for problems in of_gpus for text in problems):
         numbers = (
@@ -154,15 +154,15 @@ def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]
     memory = slow_memory(gpu, readings, thresholds)
     if launches and not memory and gpu.bandwidth is not None:
         yield (
-            f"each small launch is slow ({launches}) and its memory is not ({gpu.bandwidth:.0f} "
-            "GB/s): a hypervisor that traps the PCI configuration space looks like this "
+            f"each small launch is slow ({launches}) although the memory is fast "
+            f"({gpu.bandwidth:.0f} GB/s): perhaps a hypervisor traps the PCI configuration space "
             f"({option(readings)})"
         )
     elif launches:
         yield f"each small launch is slow ({launches})"
     if memory:
         quick = not launches and gpu.launch_rate is not None
-        yield f"its memory is slow ({memory}){' and launches are not' if quick else ''}"
+        yield f"the memory is slow ({memory}){' although launches are fast' if quick else ''}"
     yield from slow_link(gpu, thresholds)
 
 
@@ -171,9 +171,10 @@ def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
     latency, rate = gpu.launch_microseconds, gpu.launch_rate
     found = []
     if latency is not None and latency > thresholds.launch_microseconds:
-        found.append(f"{latency:.0f} us until it is done, over {thresholds.launch_microseconds:g}")
+        most = thresholds.launch_microseconds
+        found.append(f"{latency:.0f} us until it is done instead of at most {most:g}")
     if rate is not None and rate < thresholds.launch_rate:
-        found.append(f"{rate:.0f} per second, under {thresholds.launch_rate:g}")
+        found.append(f"{rate:.0f} per second instead of at least {thresholds.launch_rate:g}")
     return ", ".join(found)
 
 
@@ -185,12 +186,16 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
     bounds = [(thresholds.bandwidth, "")]
     if sheet := DATA_SHEET.get(gpu.name):
         of_sheet = thresholds.bandwidth_share
-        bounds.append((of_sheet * sheet, f", {of_sheet:.0%} of the data sheet's {sheet:g}"))
+        of_what = f", which is {of_sheet:.0%} of the data sheet's {sheet:g}"
+        bounds.append((of_sheet * sheet, of_what))
     if usual := pool_median(gpu, readings):
         of_pool = thresholds.pool_share
-        bounds.append((of_pool * usual, f", {of_pool:.0%} of the pool's median {usual:.0f}"))
+        of_what = f", which is {of_pool:.0%} of the pool's median {usual:.0f}"
+        bounds.append((of_pool * usual, of_what))
     least, of_what = max(bounds)
-    return f"a copy moves {found:.0f} GB/s, under {least:.0f}{of_what}" if found < least else ""
+    if found >= least:
+        return ""
+    return f"a copy moves {found:.0f} GB/s instead of at least {least:.0f}{of_what}"
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
@@ -210,8 +215,8 @@ def slow_link(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
     least = thresholds.host_share * most
     if gpu.host_bandwidth < least:
         yield (
-            f"the host sends {gpu.host_bandwidth:.1f} GB/s, under {least:.1f}, "
-            f"{thresholds.host_share:.0%} of what PCIe {gpu.pcie_generation_max} "
+            f"the host sends {gpu.host_bandwidth:.1f} GB/s instead of at least {least:.1f}, which "
+            f"is {thresholds.host_share:.0%} of what PCIe {gpu.pcie_generation_max} "
             f"x{gpu.pcie_width_max} can carry (the link is now PCIe {gpu.pcie_generation} "
             f"x{gpu.pcie_width})"
         )
@@ -224,9 +229,6 @@ def link_capacity(generation: int | None, width: int | None) -> float | None:
 
 
 def option(readings: Readings) -> str:
-    """Return a text with the value of the driver's option CheckPCIConfigSpace.
-
-    If this option is on, it can slow down launches.
-    """
+    """Return a text with the value of the driver's option CheckPCIConfigSpace."""
     value = readings.parameters.get(OPTION)
     return f"this driver has no {OPTION}" if value is None else f"{OPTION} is {value}"

@@ -61,10 +61,7 @@ def records(descriptor: int) -> list[str]:
 
 
 def read_options(params: Path = Path("/proc/driver/nvidia/params")) -> dict[str, str]:
-    """Return the loaded driver's options, by name without `NVreg_`.
-
-    If no driver is loaded, return an empty dictionary.
-    """
+    """Return the loaded driver's options, by name without `NVreg_`. Without a driver, return {}."""
     try:
         text = params.read_text(encoding="utf-8", errors="replace")
     except OSError:

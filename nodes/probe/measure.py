@@ -48,7 +48,7 @@ def main() -> int:
         import torch
     except ModuleNotFoundError as error:
         absent = error.name == "torch"  # this is no problem, because a trainer may bring its own
-        print_json(**{"not_measured" if absent else "problem": f"no torch: {error}"})
+        print_json(**{"not_measured" if absent else "problem": f"torch can't be imported: {error}"})
         return 0
     except Exception as error:  # noqa: BLE001  a broken installation may raise anything
         print_json(problem=f"torch can't be imported: {first_line(error)}")
@@ -141,10 +141,7 @@ def launch_rate(torch: Any, device: Any) -> float:
 
 
 def bandwidth(torch: Any, device: Any) -> float:
-    """Return the bandwidth of the GPU's memory in GB/s (10^9 bytes), read plus written.
-
-    This measures copies within the memory.
-    """
+    """Return the bandwidth of copies in the GPU's memory, read plus written, in 10^9 bytes/s."""
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     few, many = (
@@ -159,7 +156,7 @@ def bandwidth(torch: Any, device: Any) -> float:
 def repeat_work(
     torch: Any, device: Any, work: Callable[[], object], times: int
 ) -> Callable[[], object]:
-    """Return a function that does `work` as often as `times` says.
+    """Return a function that does `work` repeatedly, `times` times.
 
     On a GPU, all repetitions are one CUDA graph, which needs only one launch.
     """

@@ -85,10 +85,7 @@ def ecc_uncorrected(element: ET.Element) -> int | None:
 
 
 def is_slowed(element: ET.Element, name: str) -> bool:
-    """Return whether the GPU is slowed down for the reason `name`.
-
-    Old and new drivers write this under different names.
-    """
+    """Return whether the GPU is slowed down for the reason `name`."""
     return any(element.findtext(place + name, "").strip() == "Active" for place in REASON)
 
 

@@ -1,6 +1,6 @@
 """Readings that the GPU probe needs, but can't take, because it runs under HTCondor's account.
 
-That account can't read the kernel's log. Nor can it ask for other nodes' measurements, because it
+That account can't read the kernel's log. It also can't query other nodes' measurements, because it
 can't read the pool's token. So the node's bootstrap and the node's agent, which run as root, write
 the log's errors and the measurements to a file.
 """
@@ -43,7 +43,7 @@ class PrivilegedReadings:
 
 
 def read(file: Path = Path(FILE)) -> PrivilegedReadings:
-    """Return the readings in root's file, or empty readings if it is missing or invalid."""
+    """Return the readings in root's file, or empty readings if the file is missing or invalid."""
     try:
         table = json.loads(file.read_text(encoding="utf-8"))
         listed = table["xids"]
@@ -58,8 +58,7 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
     """Return the nodes' memory bandwidths in GB/s, by GPU name.
 
-    `ads` are the ClassAds that QUERY returned. The ClassAd of the EC2 instance `besides` is left
-    out.
+    `ads` are the ClassAds that QUERY returned. The EC2 instance `besides` is left out.
     """
     found: dict[str, list[float]] = {}
     for ad in ads:

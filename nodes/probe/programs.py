@@ -15,7 +15,7 @@ KILLED = 0.5  # seconds in which killed programs should disappear
 LOOK = 0.05  # seconds between polls of running programs
 
 
-class End(NamedTuple):
+class ProgramEnd(NamedTuple):
     """The end of a program."""
 
     code: int | None  # its exit code; None if it was killed
@@ -42,8 +42,7 @@ class Program:
     def exit_code(self) -> int | None:
         """Return the program's exit code, or None while it runs.
 
-        If `finish` has killed the program because it printed nothing for too long, return None, not
-        the number of the signal.
+        If `finish` has killed the program because it printed nothing for too long, return None.
         """
         return None if self.is_silent else self.process.poll()
 
@@ -55,8 +54,7 @@ class Program:
     def silent_seconds(self) -> float:
         """Return for how many seconds the program has printed nothing.
 
-        The time begins at the last call of this method that found new output, or at the program's
-        start.
+        They count from the program's start, or from the last call that found new output.
         """
         printed, now = os.fstat(self.file.fileno()).st_size, time.monotonic()
         if printed != self._printed:
@@ -66,7 +64,7 @@ class Program:
 
 def finish(
     programs: Sequence[Program], by: float, patience: Callable[[str], float] = lambda _: math.inf
-) -> list[End]:
+) -> list[ProgramEnd]:
     """Wait for the programs, and return how each of them ended.
 
     At the time `by` of the monotonic clock, programs that still run are killed. A program is killed
@@ -89,7 +87,7 @@ def finish(
         with suppress(subprocess.TimeoutExpired):
             program.process.wait(timeout=max(0.0, vanished - time.monotonic()))
     found = [
-        End(code, program.output(), program.is_silent)
+        ProgramEnd(code, program.output(), program.is_silent)
         for program, code in zip(programs, codes, strict=True)
     ]
     for program in programs:

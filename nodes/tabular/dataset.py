@@ -65,10 +65,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The means, deviations and limits of columns in the training rows.
-
-    With these, values are clipped and standardised.
-    """
+    """The numbers with which columns are clipped and standardised, from the training rows."""
 
     mean: Tensor  # [d]
     deviation: Tensor  # [d], 0 for a column with one value, which becomes 0 in all rows
@@ -208,10 +205,9 @@ def training_share(t: trial.Trial, chosen: settings.Settings) -> float:
 
 
 def sample(index: Tensor, fraction: float) -> Tensor:
-    """Return a random part of the numbers in `index`, in the same order.
+    """Return a random `fraction` of the numbers in `index`, in the same order.
 
-    `fraction` is the part's share of all numbers. Every trial gets the same part, so that the
-    trials' results can be compared.
+    Every trial gets the same numbers, so that the trials' results can be compared.
     """
     count = max(1, round(fraction * len(index)))
     chosen = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:count]

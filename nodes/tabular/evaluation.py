@@ -15,12 +15,11 @@ from trialfleet.nodes.tabular.settings import METRICS
 def evaluate(
     network: Network, rows: dataset.Rows, data: dataset.Dataset, prefix: str
 ) -> dict[str, float]:
-    """Return the network's loss and other metrics on `rows`, by names that begin with `prefix`.
+    """Return the network's loss and other metrics on `rows`. Their names begin with `prefix`.
 
-    `data` has the kind of task and the scale of the target. The rmse and mae of a regression are in
-    the target's own unit, but its loss is computed from the standardised target. Outputs are
-    computed in float32, so that the results of GPUs and CPUs are comparable. If the setting
-    `precision` is "tf32", a GPU uses TF32 instead.
+    In a regression, the loss is that of the standardised target. The rmse and mae are in the
+    target's own unit. Outputs are computed in float32, so that the results of GPUs and CPUs are
+    comparable. If the setting `precision` is "tf32", a GPU uses TF32 instead.
     """
     outputs = compute_outputs(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)
@@ -33,8 +32,8 @@ def compute_metrics(
 ) -> dict[str, float]:
     """Return the loss and the other metrics of outputs [n, o] for target [n], by name.
 
-    `kind` is the kind of task. The rmse and mae of a regression are multiplied by `deviation`,
-    which gives them the target's own unit. If the loss is NaN, all metrics are NaN.
+    In a regression, `deviation` is the target's deviation. It converts rmse and mae to the target's
+    own unit. If the loss is NaN, all metrics are NaN.
     """
     metrics = {"loss": compute_loss(outputs, target, kind).item()}
     if math.isnan(metrics["loss"]):
@@ -58,10 +57,9 @@ def compute_metrics(
 def auc(score: Tensor, positive: Tensor) -> float:
     """Return the area under the ROC curve, or NaN if one class has no rows.
 
-    score [n] has the rows' scores, and positive [n] is True for rows of the second class. Consider
-    all pairs of a row of the first class and a row of the second. The area is the share of pairs
-    in which the row of the second class has the larger score. A pair with equal scores counts as
-    half a pair (the rank-sum formula of Mann and Whitney, 1947).
+    `positive` [n] is True for rows of the second class. Each of these rows forms a pair with each
+    row of the first class. The area is the share of pairs in which the positive row has the larger
+    score. Pairs with equal scores count half (the rank-sum formula of Mann and Whitney, 1947).
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups] of equal scores

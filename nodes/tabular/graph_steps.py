@@ -5,17 +5,17 @@ one. The tensor `clock` has four numbers: the position of the batch's first row 
 `order`, the step's number in the epoch, and dropout's seed and step number. The step's number
 in the epoch selects the learning rate from a table, the schedule.
 
-The weights are float32. With bfloat16 or float16, the matrix products use copies of the hidden
-layers' weights in that type: the shadows. Sums, biases, embeddings, the last layer and the loss
-stay float32. float16 can't represent small gradients, so the loss is multiplied by SCALE. So
-that this factor does not change the weights, AdamW's epsilon is multiplied by SCALE, too, and SGD's
+The weights are float32. With bfloat16 or float16, the hidden layers' matrix products use copies of
+the weights in that type: the shadows. Sums, biases, embeddings, the last layer and the loss stay
+float32. float16 can't represent small gradients, so with float16 the loss is multiplied by SCALE.
+To get the same weights as without SCALE, AdamW's epsilon is multiplied by SCALE, too, and SGD's
 learning rate is divided by SCALE.
 
 If there are several ranks, each rank takes its part of the batch, and the ranks sum their
 gradients. A step is the same for any number of ranks, except for the order in which numbers are
 summed.
 
-Everything except the capture of graphs also works on a CPU, for gangs without GPUs and for tests.
+The steps also work on a CPU, without graphs, for gangs without GPUs and for tests.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Forward(nn.Module):
     """The network's forward pass for the batch whose position is in the clock.
 
     Attributes:
-        shadows: for each parameter its copy in `dtype`, or an empty tensor if it has no copy. The
-            list is empty if `dtype` is float32.
-        leaves: the tensors that get gradients: each parameter's copy or, without a copy, the
-            parameter itself. Without categorical columns, the embedding is left out.
+        shadows: each parameter's copy in `dtype`, or an empty tensor for a parameter without a
+            copy. The list is empty if `dtype` is float32.
+        leaves: the tensors that get gradients. A copy takes its parameter's place. If there are no
+            categorical columns, the embedding is left out.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class GraphSteps(Steps):
     Args:
         network: the network, on the device to train on.
         dtype: the type of the hidden layers' products: float32, bfloat16 or float16.
-        together: True if the ranks sum their gradients in each step. False if each rank takes
-            steps by itself, on its part of the batch (`local_steps.py`).
-        capture: False takes the steps without CUDA graphs, for tests.
+        together: if True, the ranks sum their gradients in each step. If False, each rank uses
+            only the gradients of its part of the batch (see `local_steps.py`).
+        capture: if False, the steps don't use CUDA graphs, for tests.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class GraphSteps(Steps):
         return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
-        """Return the optimiser's state, from which steps of any dtype can continue."""
+        """Return the optimiser's state. Steps with any dtype can continue from it."""
         return self._scale_state(self._optimizer.state(), 1 / self._scale)
 
     @torch.no_grad()
@@ -221,10 +221,7 @@ class GraphSteps(Steps):
     # One step
 
     def _step(self, batch: int) -> None:
-        """Take a step with this rank's part of a batch of `batch` rows.
-
-        On a GPU, the step is only queued.
-        """
+        """Take a step with this rank's part of a batch of `batch` rows."""
         rows = self._parts[batch]
         share = rows / batch if self._together else min(1, rows)
         first, _ = self._team.part(batch)
@@ -277,7 +274,7 @@ class GraphSteps(Steps):
     def _warm_up(self, batch: int) -> None:
         """Take steps before a capture, and undo them.
 
-        In these steps libraries such as cuBLAS allocate memory, and the ranks connect.
+        In the first steps, libraries such as cuBLAS allocate memory, and the ranks connect.
         """
         optimizer = self._optimizer
         state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]
@@ -290,10 +287,10 @@ class GraphSteps(Steps):
             tensor.copy_(saved)
 
     def _stay_near(self) -> None:
-        """Wait until the GPU has finished the steps that were queued before the previous call.
+        """Wait for the GPU to finish the steps that were already queued at the previous call.
 
-        This keeps the GPU's queue short, so that a checkpoint needn't wait long. The later steps
-        stay in the queue, so that the GPU always has work.
+        This keeps the GPU's queue short, so that a checkpoint needn't wait long. The steps queued
+        since the previous call keep the GPU busy meanwhile.
         """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()

@@ -1,9 +1,9 @@
 """Loaders, which give the training steps their rows in each epoch's random order.
 
-`Resident` keeps all rows on the device. `Streamed` is for rows that don't fit there: it copies them
-from main memory, in chunks, while the device trains. Both give the same batches, so training gives
-the same bits. A step reads the rows order[cursor : cursor + b], where `cursor` is the number of
-rows that earlier steps of the epoch have read.
+`ResidentLoader` keeps all rows on the device. `StreamedLoader` is for rows that don't fit there: it
+copies them from main memory, in chunks, while the device trains. Both give the same batches, so
+training gives the same bits. A step reads the rows order[cursor : cursor + b], where `cursor` is
+the number of rows that earlier steps of the epoch have read.
 
 A process keeps a table's rows for its next trials.
 
@@ -33,10 +33,7 @@ HOST = torch.device("cpu")
 
 
 def epoch_order(seed: int, epoch: int, rows: int) -> Tensor:
-    """Return the numbers of the rows [n] in the epoch's random order.
-
-    The same arguments give the same order.
-    """
+    """Return the numbers of the rows [n] in the epoch's random order, the same in each call."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     return torch.randperm(rows, generator=generator)
 
@@ -48,7 +45,7 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-class Orders:
+class RowOrders:
     """The random order of the rows in each epoch.
 
     The next epoch's order is drawn while the device trains.
@@ -77,7 +74,7 @@ class Orders:
         return torch.cat([batch[slice(*self._team.part(len(batch)))] for batch in batches])
 
 
-class Resident:
+class ResidentLoader:
     """A loader that keeps all rows on the device.
 
     Attributes:
@@ -85,7 +82,7 @@ class Resident:
         batches: for each step, the number of rows of all ranks together.
     """
 
-    def __init__(self, rows: dataset.Rows, orders: Orders) -> None:
+    def __init__(self, rows: dataset.Rows, orders: RowOrders) -> None:
         self.rows, self.sizes, self.batches = rows, orders.sizes, orders.batches
         self.order = torch.zeros(sum(orders.sizes), dtype=torch.int64, device=rows.target.device)
         self._orders = orders
@@ -101,16 +98,16 @@ class Resident:
         """
 
 
-class Streamed:
+class StreamedLoader:
     """A loader that copies the rows to the device in chunks, while the device trains.
 
     The device has room for two chunks: training reads one while the other arrives. The rows arrive
-    in the epoch's order. So a step reads the same places of the two chunks in every epoch, and
-    `order`, the list of these places, never changes.
+    in the epoch's random order. So `order` only lists places in the two chunks, and is the same in
+    every epoch.
     """
 
     def __init__(
-        self, rows: dataset.Rows, orders: Orders, device: torch.device, chunk_bytes: int
+        self, rows: dataset.Rows, orders: RowOrders, device: torch.device, chunk_bytes: int
     ) -> None:
         self.sizes, self.batches = orders.sizes, orders.batches
         per_step = max(1, rows.bytes // len(rows) * self.sizes[0])
@@ -172,15 +169,12 @@ class _Transfer:
     pinned = False
 
     def clear(self, half: int) -> None:
-        """Wait until the last copy into `half` is done.
-
-        Then the tensors from which the rows were copied can be overwritten.
-        """
+        """Wait until the last copy into `half` is done. Then its sources can be overwritten."""
 
     def release(self) -> None:
-        """Let the next copy begin when the device has finished its queued work.
+        """Let the next copy begin after the device's queued work.
 
-        That work still reads the rows that the copy will overwrite.
+        The queued work still reads the rows that the copy will overwrite.
         """
 
     def send(self, waiting: list[Tensor], places: list[Tensor], half: int) -> None:  # noqa: ARG002
@@ -223,15 +217,14 @@ class _CudaTransfer(_Transfer):
 # The place of the rows
 
 
-Loader = Resident | Streamed
+Loader = ResidentLoader | StreamedLoader
 _last: dict[object, dataset.Dataset] = {}  # the last trial's rows, by their files and share
 
 
 def load_rows(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
     """Return the region's rows, on the device if they fit there.
 
-    If this process's last trial used the same files and the same share of their rows, that trial's
-    rows are reused.
+    If this process's last trial used the same files and the same share of rows, reuse its rows.
     """
     share = dataset.training_share(t, chosen)
     key = (*map(_file_state, t.data), share)
@@ -264,22 +257,16 @@ def build_loader(
     t: trial.Trial,
     team: Ranks,
 ) -> Loader:
-    """Return the loader of the training rows.
-
-    It is a `Resident` if the rows are on the device, else a `Streamed`.
-    """
-    orders = Orders(t.seed, len(data.train), chosen.batch_size, team)
+    """Return the loader of the training rows, which depends on where they are."""
+    orders = RowOrders(t.seed, len(data.train), chosen.batch_size, team)
     if data.train.target.device == device:
-        return Resident(data.train, orders)
+        return ResidentLoader(data.train, orders)
     chunk_bytes = min(CHUNK_BYTES, math.floor(CHUNK_SHARE * free_gpu_memory(device, t.gpu_share)))
-    return Streamed(data.train, orders, device, chunk_bytes)
+    return StreamedLoader(data.train, orders, device, chunk_bytes)
 
 
 def free_gpu_memory(device: torch.device, share: float) -> float:
-    """Return the GPU memory that the trial can use, in bytes.
-
-    This is the free memory, but at most the trial's `share` of the whole memory.
-    """
+    """Return the free GPU memory in bytes, at most the trial's `share` of the whole memory."""
     free, total = torch.cuda.mem_get_info(device)
     return min(free, total * share)
 
@@ -287,8 +274,8 @@ def free_gpu_memory(device: torch.device, share: float) -> float:
 def trial_memory(device: torch.device, share: float) -> float:
     """Return the memory that belongs to the trial, in bytes.
 
-    On a GPU this is `share` of its memory. On a CPU it is the slot's memory. If that is unknown, it
-    is the machine's memory.
+    On a GPU this is `share` of its memory. On a CPU it is the slot's memory or, outside of a slot,
+    the machine's memory.
     """
     if device.type != "cpu":
         return torch.cuda.get_device_properties(device).total_memory * share

@@ -1,7 +1,7 @@
 """Training steps that each rank takes by itself. Every few steps the ranks' weights are averaged.
 
-This is faster if summing a step's gradients between the machines would take longer than the step.
-The method is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1). Each rank trains on
+This is for machines with a slow connection, where summing gradients takes longer than a step. The
+method is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1). Each rank trains on
 its part of each batch. In a sync, all ranks get the same new weights. The outer optimiser, SGD with
 Nesterov's momentum, computes them from the mean of the ranks' weights:
 
@@ -53,7 +53,10 @@ class LocalSteps(Steps):
         self._inner.begin(epoch, step, loss_sum)
 
     def take(self) -> None:
-        """Update the weights with the next batch, and average the weights every few steps."""
+        """Update the weights with the next batch.
+
+        After every `local_steps` steps, combine the weights of all ranks.
+        """
         self._inner.take()
         self._next += 1
         is_last = self._next == self._steps_per_epoch
@@ -76,17 +79,11 @@ class LocalSteps(Steps):
         self._inner.weights_moved()
 
     def loss_sum(self) -> float:
-        """Return the sum of the losses of the epoch's steps so far.
-
-        A step's loss is that of this rank's part of the batch.
-        """
+        """Return the sum of this rank's losses in the epoch's steps so far."""
         return self._inner.loss_sum()
 
     def state(self) -> dict[str, Any]:
-        """Return the optimisers' state.
-
-        It is only valid while all ranks have the same weights (`in_step` is True).
-        """
+        """Return the state of both optimisers. It is only valid while `in_step` is True."""
         return {**self._inner.state(), "velocity": self._velocity}
 
     @torch.no_grad()

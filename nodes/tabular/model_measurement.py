@@ -39,7 +39,7 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
         t.reject(f"a model can't be read: {error}")
     # One scale for all models, so that a regression's losses have the same unit as in training.
     scale = models["challenger"].target_scale
-    unseen = Unseen({}, np.zeros(len(held.target), bool))
+    unseen = UnseenCategories({}, np.zeros(len(held.target), bool))
     found = {}
     for name, model in models.items():
         try:
@@ -76,8 +76,8 @@ def measure(
 ) -> None:
     """Report a model's metrics, and its loss for each test row.
 
-    The model has the outputs [n, o] for the n rows of `source`, whose target [n] is `target`. In a
-    regression, outputs and target are standardised by `scale`. `note` is a remark for people.
+    `outputs` [n, o] and `target` [n] belong to the rows of `source`. In a regression, both are
+    standardised by `scale`. `note` is a remark for people.
     """
     kind, deviation = source.columns.kind, scale.deviation.item()
     metrics: dict[str, float] = {}
@@ -98,8 +98,8 @@ def answers(
     """Return a model's outputs [n, o] for the rows of `source`, and the target [n] of these rows.
 
     In a regression, `scale` standardises both, so that all models' losses have the same unit. In a
-    classification, the target has the numbers that the model gives to the classes. Raise ValueError
-    if `source` doesn't fit the model.
+    classification, the target has the model's class numbers, which may differ from the table's.
+    Raise ValueError if `source` doesn't fit the model.
     """
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
@@ -119,9 +119,8 @@ def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tu
     """Return the same prediction [n, o] for each row of `held`, and the target [n] of these rows.
 
     `source` is the region's table, and `held` has its validation and test rows. In a regression,
-    the prediction is the mean target of the training rows, and `scale` standardises the prediction
-    and the target. In a classification, a class's probability is its share of the training rows,
-    after 1 is added to each class's count.
+    the prediction is the mean target of the training rows. `scale` standardises the prediction and
+    the target. In a classification, each class is predicted with its share of the training rows.
     """
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)
@@ -146,8 +145,8 @@ def recode(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
     """Return a table's numeric [n, d] and categorical [n, k] columns, encoded for a model.
 
-    `wanted` are the model's columns. Categories that the model or the table's training rows don't
-    have are encoded as unknown. Raise ValueError if the target or a column doesn't fit.
+    `wanted` are the model's columns. A category that the model doesn't know becomes unknown. Raise
+    ValueError if the target or a column doesn't fit the model.
     """
     columns = source.columns
     check_target(columns, wanted)
@@ -176,7 +175,7 @@ def categorical_column(source: table.Table, name: str) -> tuple[npt.NDArray[np.i
 def translate_codes(
     codes: npt.NDArray[np.int32], words: list[str], vocabulary: list[str]
 ) -> npt.NDArray[np.int32]:
-    """Translate `codes` [n] from the vocabulary `words` to `vocabulary`, and return them.
+    """Return `codes` [n] of the vocabulary `words` as codes of `vocabulary`.
 
     A word that `vocabulary` doesn't have gets the code 0.
     """
@@ -184,7 +183,7 @@ def translate_codes(
     return np.array([0, *(known.get(table.category(word), 0) for word in words)], np.int32)[codes]
 
 
-class Unseen(NamedTuple):
+class UnseenCategories(NamedTuple):
     """The categories of a table that a model has never seen."""
 
     # For each column with such categories: the number of rows that contain one, and an example.
@@ -197,7 +196,8 @@ class Unseen(NamedTuple):
         if not self.columns:
             return ""
         columns = [
-            f"{name!r} in {count}, such as {word!r}" for name, (count, word) in self.columns.items()
+            f"{name!r} in {count} of them, such as {word!r}"
+            for name, (count, word) in self.columns.items()
         ]
         more = f" and {len(columns) - SHOWN} more columns" if len(columns) > SHOWN else ""
         return (
@@ -206,7 +206,7 @@ class Unseen(NamedTuple):
         )
 
 
-def unseen_categories(wanted: table.Columns, source: table.Table) -> Unseen:
+def unseen_categories(wanted: table.Columns, source: table.Table) -> UnseenCategories:
     """Return the table's categories that a model with the columns `wanted` has never seen.
 
     Raise ValueError if the table lacks a column of the model, or has it with another type.
@@ -222,13 +222,13 @@ def unseen_categories(wanted: table.Columns, source: table.Table) -> Unseen:
         if unknown.any():
             columns[name] = int(unknown.sum()), words[codes[unknown][0] - 1]
         rows |= unknown
-    return Unseen(columns, rows)
+    return UnseenCategories(columns, rows)
 
 
 def check_target(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless a model with the columns `wanted` predicts the target of a table.
+    """Raise ValueError unless a model predicts a table's target and knows all its classes.
 
-    `columns` are the table's. The model must also know all classes of the target.
+    `columns` are the table's, and `wanted` are the model's.
     """
     if (columns.target, columns.kind) != (wanted.target, wanted.kind):
         now, then = (f"{each.target!r} ({each.kind})" for each in (columns, wanted))

@@ -2,8 +2,7 @@
 
 torch.optim is not used, because its first use imports torch._dynamo, which would cost every trial
 70 MB of memory and 1.3 s. `Optimizer` takes the steps on a CPU and for sharded models. In
-`graph_steps.py` a kernel takes them. It reads the learning rate of each step from the result of
-`build_schedule`.
+`graph_steps.py` a kernel takes them, with the learning rates from `build_schedule`.
 
     w    a weight              g   its gradient
     m    first moment: a moving average of g (AdamW); velocity (SGD)

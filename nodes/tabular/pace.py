@@ -1,6 +1,6 @@
 """Decides how many training steps to take between two checks.
 
-A check is a vote of the ranks, or a wait for the GPU. In each step it would take too long.
+A check is a vote of the ranks, or a wait for the GPU. A check in each step would take too long.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ SECONDS = 0.05  # between checks, approximately
 class Pace:
     """Counts the steps until the next check.
 
-    A check is due about SECONDS seconds after the previous one, but at the latest after `max_steps`
-    steps. The number of steps between two checks begins with 1, and at most doubles each time.
-    Without this limit, the first number would be too high: a GPU's first steps are only queued, and
-    so seem to take no time.
+    A check is due about SECONDS seconds after the previous one, and at the latest after `max_steps`
+    steps. The number of steps between two checks begins with 1, and at most doubles each time. A
+    GPU's first steps are only queued and seem to take no time, so they don't show the true speed.
     """
 
     def __init__(self, max_steps: int, clock: Callable[[], float] = time.monotonic) -> None:

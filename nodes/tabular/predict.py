@@ -33,8 +33,8 @@ class Model:
     def significant_digits(self) -> int:
         """The number of significant digits with which to print predictions.
 
-        This is DIGITS. If the target's mean is much larger than its deviation, all predictions
-        begin with the same digits. The number of these digits is then added, up to a total of 17.
+        If the target's mean is much larger than its deviation, all predictions begin with the same
+        digits. The result is DIGITS more than the number of these digits, and at most 17.
         """
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))

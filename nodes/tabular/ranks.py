@@ -1,13 +1,12 @@
 """The ranks of a trial: processes that train together, on one machine or on a gang's machines.
 
 On one machine, the process that HTCondor started launches the ranks with
-torch.distributed.launcher, and exits with their common exit code. torchrun is not used, because it
-exits with 1 if the ranks exit with 85, the code for a saved checkpoint. The ranks find each other
-by a file, and use loopback, so that other machines can't connect to them.
+torch.distributed.launcher, and exits with one exit code for all of them. torchrun is not used,
+because it would turn the exit code 85 (a checkpoint is saved) into 1. The ranks find each other by
+a file, and use loopback, so that other machines can't connect to them.
 
-In a gang (several jobs that train one model) the jobs' agents start the ranks, which find each
-other by TCP. If a job joins, leaves or is lost, all ranks end, and new ranks continue from rank 0's
-checkpoint.
+In a gang, the jobs' agents start the ranks, which find each other by TCP. If a job joins, leaves or
+is lost, all ranks end, and new ranks continue from rank 0's checkpoint.
 
 Only rank 0 writes progress, checkpoints, model and result. Any rank may reject the trial.
 """
@@ -110,10 +109,11 @@ class Ranks:
         """Return whether `wish` was True on any rank a few steps ago.
 
         `wish` says whether this rank wants something, such as to save a checkpoint. Call this in
-        each step. All ranks get the same answer. A vote of the ranks takes longer than a small
-        step, so they only vote every few steps. Between the votes the answer is False. A vote
-        answers with the result of the previous vote, so that the ranks needn't wait. A single rank
-        gets its own `wish` at once.
+        each step. All ranks get the same answer.
+
+        A vote takes longer than a small step, so the ranks only vote every few steps. In other
+        steps the answer is False. To avoid waiting, a vote returns the result of the previous vote.
+        A single rank gets its own `wish` at once.
         """
         if self.count == 1:
             return wish
@@ -178,7 +178,11 @@ class Ranks:
 
 
 def launch(count: int) -> NoReturn:
-    """Run this program in `count` processes, the ranks, and exit with their common exit code."""
+    """Run this program in `count` processes, the ranks, and exit when they have ended.
+
+    The exit code is 0 or 85 from rank 0, or the code of a rank that rejected the trial. Otherwise
+    it is 128 + n after signal n, and 1 after a failure.
+    """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -220,8 +224,8 @@ def launch(count: int) -> NoReturn:
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
     """Return an error text that names the rank that failed first, and its exit code.
 
-    `codes` has the exit code of each rank that failed or that the launcher ended. `count` is the
-    number of all ranks. In `folder` the ranks have recorded which one failed first.
+    `codes` has the exit codes of the ranks that failed, and of those that the launcher then ended.
+    `count` is the number of all ranks. The ranks have recorded the first failure in `folder`.
     """
     first_failure = folder / FIRST
     # A rank that was killed from outside, for example for lack of memory, could not record this.
@@ -238,9 +242,9 @@ def blame(codes: dict[int, int], count: int, folder: Path) -> str:
 def run(main: Callable[[], None]) -> None:
     """Call a trial's main function, and hand its exit code to `launch`.
 
-    If a rank's exit code isn't 0, the launcher ends the other ranks. It must not do this after 85
-    (a checkpoint is saved), because the other ranks exit with 85 a little later. So each rank that
-    `launch` started exits with 0 in this case, and rank 0 writes the 85 to a file for `launch`.
+    When a rank exits with a code other than 0, torch's launcher ends the other ranks. After 85 (a
+    checkpoint is saved) it must let them exit by themselves. So a rank that `launch` started exits
+    with 0 instead of 85. Rank 0 writes the 85 to a file for `launch`.
     """
     try:
         main()
@@ -272,7 +276,6 @@ def _report_failure(code: int) -> None:
 
 
 def _write_own_file(name: str, text: str) -> Path:
-    """Write `text` to a file that only this rank writes, and return its path."""
     own = Path(os.environ[MEETING], f"{name}-{os.environ['RANK']}")
     own.write_text(text)
     return own

@@ -106,12 +106,17 @@ class Settings:
 
     def _check_sharing(self, name: str, value: str | int) -> None:
         if self.parallel == "data":
-            text = "with parallel: data, a model is never sharded; choose parallel: auto or sharded"
+            text = (
+                "with `parallel: data` a model is never sharded; choose `parallel: auto` or "
+                "`parallel: sharded`"
+            )
             raise SettingError("parallel", f"{name} is {value}, but {text}")
         if self.local_steps > 1:
-            text = f"with {name}: {value}, the ranks take each step together; choose local_steps: 1"
+            text = (
+                f"with `{name}: {value}` the ranks take each step together; choose `local_steps: 1`"
+            )
             raise SettingError("local_steps", f"local_steps is {self.local_steps}, but {text}")
-        self._check_precision(f"with {name}: {value}")
+        self._check_precision(f"with `{name}: {value}`")
 
     def _check_precision(self, where: str) -> None:
         if self.precision in {"bfloat16", "float16"}:
@@ -121,9 +126,9 @@ class Settings:
     def is_sharded(self, weights: int, memory: float) -> bool:
         """Return whether the network is divided among ranks, or is partly in main memory.
 
-        If the settings don't decide this, the network's size does. `weights` is the number of its
-        parameters. `memory` is the memory, in bytes, of the rank that has the least. Raise
-        SettingError if the network must be sharded, but `precision` doesn't allow it.
+        If the settings leave this open, the network's size decides. `weights` is the number of
+        parameters. `memory` is the smallest memory of all ranks, in bytes. Raise SettingError if
+        the network must be sharded because of its size, but `precision` doesn't allow it.
         """
         if self._sharding_settings():
             return True
@@ -137,10 +142,9 @@ class Settings:
     def offloaded_part(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
         """Return what a sharded network keeps in main memory: "none", "embeddings" or "all".
 
-        With `offload: auto`, this is "none" if all weights fit into the ranks' memory, "embeddings"
-        if all except the embeddings fit, else "all". `weights` is the number of parameters, of
-        which `embeddings` are embeddings. `memory` is the memory, in bytes, of the rank that has
-        the least. It is infinity if the ranks train on CPUs.
+        With `offload: auto`, this is the smallest part without which the network fits into the
+        ranks' GPUs. `weights` is the number of all parameters, and `embeddings` that of the
+        embeddings. `memory` is the smallest memory of all ranks, in bytes, or infinity on CPUs.
         """
         if self.offload != "auto":
             return self.offload
@@ -151,10 +155,7 @@ class Settings:
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Settings:
-        """Return the settings from a trial's parameters.
-
-        Raise SettingError if one of them is unknown or invalid.
-        """
+        """Return the settings from a trial's parameters, or raise SettingError."""
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(params) - set(known)):
             near = difflib.get_close_matches(unknown[0], known, n=1)

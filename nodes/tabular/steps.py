@@ -64,10 +64,7 @@ class Steps(Protocol):
         return weights
 
     def close(self) -> None:
-        """Release resources that could block the end of the process.
-
-        No step may follow.
-        """
+        """Release resources that could block the end of the process. No step may follow."""
 
 
 class PlainSteps(Steps):

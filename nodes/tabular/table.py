@@ -89,7 +89,7 @@ class Table:
     def used(self) -> Table:
         """Return the table for training, without the columns in `columns.unused`.
 
-        From these columns, such as one with the same value in each row, a model can't learn.
+        A model can't learn from unused columns, such as one with the same value in each row.
         """
         columns, unused = self.columns, {*self.columns.unused}
         if not unused:
@@ -256,8 +256,10 @@ def _check_split(split: npt.NDArray[Any]) -> None:
 
 def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool) -> None:
     if values.dtype.kind not in "biuf":
+        advice = "name it in categorical" if missing_allowed else "choose the task classification"
         raise ValueError(
-            f"{name!r} holds values of the type {values.dtype}, not numbers; is it categorical?"
+            f"the column {name!r} has values of the type {values.dtype} instead of numbers; if "
+            f"they are categories, {advice}"
         )
     with np.errstate(over="ignore"):
         as_stored = values.astype(np.float32, copy=False)
@@ -281,7 +283,7 @@ def category(text: str) -> str:
 def to_float32(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) -> Floats:
     """Return numeric columns [rows, d] as float32, or as float64 if a column needs more digits.
 
-    Only the training rows, for which `trained` [rows] is True, decide this.
+    `trained` [rows] is True for the training rows. Only these rows decide.
     """
     with np.errstate(over="ignore"):
         narrow = numeric.astype(np.float32)
@@ -292,10 +294,7 @@ def to_float32(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_])
 
 
 def value_range(values: npt.NDArray[Any]) -> float:
-    """Return the largest of the values [n] minus the smallest.
-
-    The result is 0 if the values only differ by rounding.
-    """
+    """Return max - min of the values [n], or 0 if they only differ by rounding."""
     return float(_value_ranges(values.astype(np.float64)[:, None])[0]) if len(values) else 0.0
 
 
@@ -322,10 +321,10 @@ def _encode(values: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.i
 
 
 def category_codes(vocabulary: Sequence[str]) -> dict[str, int]:
-    """Return a dict from each category, in the form that `category` returns, to its code."""
+    """Return the code of each category. The keys have the form that `category` returns."""
     return {category(value): code for code, value in enumerate(vocabulary, start=1)}
 
 
 def stack(arrays: list[npt.NDArray[Any]], rows: int, dtype: type) -> npt.NDArray[Any]:
-    """Return one array [rows, len(arrays)], which has the arrays as its columns."""
+    """Return one array [rows, len(arrays)] with the arrays as its columns."""
     return np.stack(arrays, 1).astype(dtype, copy=False) if arrays else np.zeros((rows, 0), dtype)

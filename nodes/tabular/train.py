@@ -1,8 +1,8 @@
 """The built-in trainer's program, which trains a multi-layer perceptron on a region's table.
 
-A trial may be interrupted at any step, and continues from its checkpoint. Its model then has the
-same bits as without the interruption. This is not so if the number of ranks changes, or if
-`local_steps` is above 1. A process that has trained other trials gives the same bits as a new one.
+A trial may be interrupted at any step, and continues from its checkpoint. An interruption changes
+the model's bits only if the number of ranks changes, or if `local_steps` is above 1. Earlier trials
+in the same process don't change the bits.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def train_one(t: trial.Trial) -> None:
         if not out_of_memory(error):
             raise
         if t.gpu_share < 1:  # another trial may use the memory, so don't reject the parameters
-            sys.exit(f"out of GPU memory, on a GPU that is shared: {error}")
+            sys.exit(f"out of GPU memory on a GPU that trials share: {error}")
         t.reject(f"out of GPU memory: {error}")
 
 
@@ -108,7 +108,7 @@ def require_gpus(t: trial.Trial) -> None:
 def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
     """Return the device on which this rank trains: the CPU or its GPU.
 
-    For a GPU, this also makes torch deterministic.
+    For a GPU, this also makes torch deterministic, and limits the memory to the trial's share.
     """
     if t.accelerator == "cpu":
         return torch.device("cpu")
@@ -129,7 +129,7 @@ def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Return whether a lack of GPU memory caused `error`, directly or through other errors."""
+    """Return whether `error` or one of its causes is a lack of GPU memory."""
     while error is not None:
         words = str(error)
         if "CUDA" in words and ("out of memory" in words or "ALLOC_FAILED" in words):
@@ -139,7 +139,7 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def _reject_together(t: trial.Trial, team: ranks.Ranks, why: str) -> NoReturn:
-    """Reject the trial, with the reason `why`. All ranks must call this."""
+    """Reject the trial. All ranks must call this."""
     team.barrier()  # if one rank ended while another rank still connects, that rank would fail
     t.reject(why)
 
@@ -260,7 +260,7 @@ class TrainingProgress:
     best_score: float = math.inf  # smaller is better
 
     def is_over(self, chosen: settings.Settings) -> bool:
-        """Return whether the last epoch is done, or `patience` epochs brought no improvement."""
+        """Return True after the last epoch, or after `patience` epochs without improvement."""
         waited = self.epoch - 1 - self.best_epoch
         return self.epoch >= chosen.epochs or waited >= chosen.patience
 
@@ -287,9 +287,8 @@ class Training:
     def fit(self) -> None:
         """Train, and load the weights of the best epoch into the network.
 
-        The training ends with the last epoch, or when `patience` epochs brought no improvement. If
-        the study stops the trial early, the training saves a checkpoint and ends after the current
-        epoch.
+        If the study stops the trial early, the training saves a checkpoint and ends after the
+        current epoch.
         """
         self.restore()
         while not self.progress.is_over(self.settings):
@@ -302,10 +301,7 @@ class Training:
         self.network.load_state_dict(self.best_weights)
 
     def finish_epoch(self) -> None:
-        """Take the epoch's remaining steps, and save the checkpoints that are due.
-
-        After a save, the process may exit, so that the job's agent can send the checkpoint.
-        """
+        """Take the epoch's remaining steps, with `save_if_due` after each."""
         progress = self.progress
         self.steps.begin(progress.epoch, progress.step, progress.loss_sum)
         while progress.step < self.steps_per_epoch:
@@ -317,8 +313,8 @@ class Training:
     def save_if_due(self) -> None:
         """If a checkpoint is due, save it, and exit so that it is sent to the access point.
 
-        In a gang, saving it already sends it, and the process only exits if the trial was
-        interrupted.
+        In a gang, the save itself sends the checkpoint. There the process only exits if the trial
+        was interrupted.
         """
         if not self.is_due():
             return
@@ -367,7 +363,7 @@ class Training:
     def save(self) -> None:
         """Write a checkpoint, from which any device can continue.
 
-        Only rank 0 writes it. On one machine the other ranks wait until it is written.
+        Only rank 0 writes it. Except in a gang, the other ranks wait until it is written.
         """
         if self.team.first or self.steps.is_sharded:
             state = {

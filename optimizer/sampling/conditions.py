@@ -25,13 +25,13 @@ def infer_conditions(
 ) -> Conditions:
     """Return each conditional parameter, with its parent parameter and the activating values.
 
-    A parent is a categorical parameter, or a whole number with at most 50 values. Parameter A is
-    taken to depend on its parent B if all of this is true:
+    A parent is a categorical parameter, or a whole number with at most 50 values. Parameter A
+    depends on its parent B if all of this is true:
 
     - Each trial with A also has B.
     - No value of B is both in a trial with A and in a complete trial without A.
-    - The trials with A and the complete trials without A are at least twice as many as the
-      different values of B in these trials. With fewer trials, the pattern may be chance.
+    - For each value of B, there are on average two or more of these trials. With fewer trials, the
+      pattern may be chance.
 
     A value of B that is in no trial also activates A. A wrong condition is dropped after the first
     trial that contradicts it. Conditions have no cycles, because A is in fewer trials than B.

@@ -7,7 +7,7 @@ trial depends on the trial's state:
 COMPLETE   its value
 FAIL       the worst value of all trials, because the point would otherwise be proposed again
 PRUNED     the predicted value if the trial was stopped early, nothing if it was abandoned
-RUNNING    the model's own prediction, which only makes the uncertainty near the point smaller
+RUNNING    the model's own prediction, so only the uncertainty near the point changes
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ ENUMERABLE = 2000  # largest size of a space that is searched to its last unseen
 class Suggestion:
     """A point to try: a value for each parameter. An inactive parameter has its default.
 
-    If the model learned from regions of earlier runs, `taught` maps each region's name to its
-    weight in the model.
+    `taught` has the weights of the regions of earlier runs from which the model learned, by
+    STUDY/RUN/REGION.
     """
 
     point: Point
@@ -71,17 +71,15 @@ def suggest(
     sampler: Sampler = OWN,
     previous: PreviousTasks | None = None,
 ) -> Suggestion:
-    """Return the point to try next.
+    """Return the point to try next. It is new, unless no point outside `history` is found.
 
-    The result repeats the point of a trial in `history` only if no other point is found.
+    The first point has the default values. The other start-up trials take good points of
+    `previous`, then points of a scrambled Sobol sequence, which covers the space evenly. After the
+    start-up trials, the sampler proposes. Only trialfleet's own sampler learns from `previous`.
 
-    The first point has the default values. The other start-up trials first take good points of
-    `previous`. When these are used up, or without `previous`, start-up trials follow a scrambled
-    Sobol sequence, which covers the space evenly. After the start-up trials, the sampler proposes.
-
-    `history` is all trials so far in the order of their creation, with their active parameters.
-    `seed` is the study's seed. `startup_trials` includes the trial with the default values. Of the
-    samplers, only trialfleet's own learns from `previous`.
+    `history` has all trials so far, in the order of their creation, with their active parameters.
+    `startup_trials` includes the trial with the default values. With `previous`, there are half as
+    many start-up trials.
     """
     if not history:
         return Suggestion(space.canonical(space.defaults()))
@@ -102,8 +100,8 @@ def suggest(
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point belongs to the start-up trials, which need no model.
 
-    The first `startup_trials` trials are start-up trials. Further ones follow until enough trials
-    have a result: half of `startup_trials`, rounded down, but at least 1.
+    The first `startup_trials` trials are start-up trials. Further ones follow until
+    `results_awaited(startup_trials)` trials have a measured or predicted result.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)
@@ -160,9 +158,9 @@ def _propose_with_optuna(
 def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun: int) -> Point:
     """Return the next point of the Sobol sequence that is not in `taken`.
 
-    `begun`, the number of trials so far, says where in the sequence the search starts. If
-    DESIGN_TRIES points from there on are all taken, a space of at most ENUMERABLE points is
-    searched completely. If no point is found, the result is the point at which the search started.
+    The search starts at the place of the next trial, after `begun` trials, and tries DESIGN_TRIES
+    points of the sequence. Then it tries all points of the space, if there are at most ENUMERABLE.
+    If all these points are taken, the result is the first point that was tried.
     """
     design = _design_points(space, seed, begun - 1)  # the first trial has the defaults
     first = next(design)
@@ -173,7 +171,7 @@ def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun:
 
 
 def _design_points(space: SearchSpace, seed: int, skip: int) -> Iterator[Point]:
-    """Yield points of the study's scrambled Sobol sequence, after the first `skip`."""
+    """Yield DESIGN_TRIES points of a scrambled Sobol sequence, after its first `skip` points."""
     from scipy.stats.qmc import Sobol
 
     sequence = Sobol(len(space.parameters), scramble=True, seed=stable_seed(seed, "design"))

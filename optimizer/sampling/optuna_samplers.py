@@ -58,10 +58,9 @@ class OptunaHistory:
         direction: Direction,
         seed: int,
     ) -> None:
-        """Take the trials so far and their points. At least one of the trials must have a value.
+        """Take the trials so far and their canonical points (`space.py`).
 
-        `name` is the sampler's name. Each of `points` has a value for every parameter, even an
-        inactive one.
+        At least one of the trials must have a value. `name` is the sampler's name.
         """
         self._space = space
         self._seen = _model_distributions(space)

@@ -34,12 +34,13 @@ from trialfleet.optimizer.sampling.seeds import stable_seed
 class RegionSampler(BaseSampler):
     """A Gaussian process that handles pending trials, failed trials and conditional parameters.
 
-    The conditions are derived from the trials. Under a condition, a parameter exists only if
-    another parameter, a categorical or an integer one, has certain values. Where a trial lacks a
-    parameter, the model uses the middle of the parameter's range, or its first choice. Three kinds
-    of trials count as the worst result: failed ones, ones pruned before their first report, and
-    ones that violate a constraint. Until some trial satisfies all constraints, the sampler
-    minimizes the sum of a trial's violations instead.
+    A conditional parameter exists only if a categorical or integer parameter has certain values.
+    The sampler finds these conditions in the trials. If a trial lacks a parameter, the model uses
+    the middle of the parameter's range, or its first choice.
+
+    Three kinds of trials count as the worst result: failed ones, ones pruned before their first
+    report, and ones that violate a constraint. As long as no trial satisfies all constraints, the
+    sampler minimizes the sum of a trial's violations instead.
 
     Three kinds of trials are ignored:
 

@@ -30,18 +30,15 @@ def default_startup(trials: int, parameters: int) -> int:
 
 
 def halve_startup(startup: int) -> int:
-    """Return the number of start-up trials if earlier runs have results.
-
-    The result is half of `startup`, rounded up.
-    """
+    """Return the number of start-up trials if earlier runs have results: half, rounded up."""
     return math.ceil(startup / 2)
 
 
 def results_awaited(startup: int) -> int:
     """Return how many results the model needs before it proposes: half of `startup`, at least 1.
 
-    If many trials run in parallel, all start-up trials are created before any of them ends. If the
-    model then proposed at the first result, a few results would determine all further trials.
+    If many trials run in parallel, all start-up trials are created before any of them ends. A model
+    that proposes from the first result on would base many trials on few results.
     """
     return max(1, startup // 2)
 
@@ -52,9 +49,9 @@ def first_model_trial(
     """Return the number of the first trial that the model proposes. Numbers begin at 1.
 
     `trials` is the number of all trials. The result is None if the model proposes none of them.
-    `lanes` is the number of trials that run in parallel. So the first `lanes` trials are created
-    before the first result. If `has_previous` is true (earlier runs have results), `startup` is
-    halved. Failed trials, which would delay the model, are not considered.
+    `lanes` trials run in parallel, so `lanes` trials are created before the first result. With
+    `has_previous`, earlier runs have results, and `startup` is halved. The function assumes that no
+    trial fails: a failed trial would delay the model.
     """
     startup = halve_startup(startup) if has_previous else startup
     first = max(startup, min(lanes, trials) - 1 + results_awaited(startup)) + 1

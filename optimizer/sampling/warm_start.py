@@ -56,7 +56,7 @@ def read_previous(path: Path) -> tuple[PreviousTask, ...]:
 
 @dataclass(frozen=True)
 class PreviousTasks:
-    """The results of all regions in earlier runs, for the trials of `region` in this run."""
+    """The results of all regions in earlier runs, from which `region` learns in this run."""
 
     tasks: tuple[PreviousTask, ...]
     region: str
@@ -75,8 +75,7 @@ class PreviousTasks:
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
         """Yield points for start-up trials, first this region's best points in earlier runs.
 
-        At most `count` points from all regions of earlier runs follow, among which each of these
-        regions has a good one.
+        Then yield at most `count` points that together suit all tasks (`Teachers.portfolio`).
         """
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
@@ -99,8 +98,7 @@ def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scal
     """Convert a `point` of an earlier run to the present `space`, or return None.
 
     A parameter that `point` lacks gets its default. A parameter that `space` lacks is dropped. The
-    result is None if one of the values is not possible in `space`, or if `point` has none of the
-    parameters of `space`.
+    result is None if a value is not possible in `space`, or if `space` has none of the parameters.
     """
     entries = space.parameters
     common = {name: entries[name].resolve(point[name]) for name in point if name in entries}
@@ -110,10 +108,7 @@ def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scal
 
 @lru_cache(maxsize=_KEPT)
 def _model(space_as_json: str, task: PreviousTask) -> Posterior | None:
-    """Return a Gaussian process fitted to a task's results.
-
-    The result is None if fewer than two of the task's points are possible in the space.
-    """
+    """Return a task's model, or None if fewer than two of its points are possible in the space."""
     import numpy as np
 
     from trialfleet.optimizer.sampling.gp.fitting import fit_teacher

@@ -123,10 +123,9 @@ class CurveModel:
     def _calibrate(self, found: Prediction, step: float) -> Prediction:
         """Convert `found` to the units of the reports, and widen it if it is too certain.
 
-        `found` was made from the reports up to `step`. If the calibration factor for `step` is
-        above 1, predictions of the complete curves' ends from reports up to `step` were too
-        certain. Then the variance of the mixture's means is added to the variance of each normal
-        distribution in the mixture. The resulting deviations are multiplied by the factor.
+        `found` was made from the reports up to `step`. It is widened if the calibration factor for
+        `step` is above 1. Then the variance of the mixture's means is added to the variance of each
+        normal distribution in the mixture, and the deviations are multiplied by the factor.
         """
         wider = self._misses.get(step)
         if wider is None:
@@ -140,11 +139,10 @@ class CurveModel:
     def _calibration_factor(self, until: float) -> float:
         """Return the factor by which the standard deviations of predictions are too small.
 
-        If the factor is 1 or less, the deviations are large enough. Each complete curve with
-        reports both up to `until` and later is predicted from the reports up to `until`. z is a
-        prediction's error in standard deviations. With n such curves, the result is
-        √((Σ z² + _DOUBT²) / n). _DOUBT, a constant, makes the result larger if n is small. Without
-        such a curve, the result is 1.
+        The end of each complete curve that goes on after `until` is predicted from the reports up
+        to `until`. z is the prediction's error in standard deviations. For n curves, the result is
+        √((Σ z² + _DOUBT²) / n). The constant _DOUBT makes the result larger if n is small. If n is
+        0, the result is 1.
         """
         away = []
         for t, y in self._curves:

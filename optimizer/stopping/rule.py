@@ -7,16 +7,20 @@ best complete trial. These trials are not stopped:
 - a trial whose last report is for a step before `min_steps`, or for the training's last step
 - any trial, until enough trials with reports are complete: `startup_trials`, but at least 2
 - a trial that has already reported a better value than the region's best result
-- a trial whose stop would exceed a limit. At one time, fewer than two thirds of the running trials
-  may be stopped. If only one trial is running, it may be stopped. In total, at most the share
-  `max_stopped` of all begun trials may be stopped. So a wrong prediction can't stop all trials
 
-Many trainers return the weights of the best epoch, not of the last. So if the complete trials'
-results are closer to their best reports than to their last, each report is replaced by the trial's
-best report so far. A result may also be measured in another way than the reports, such as on more
-rows. So predictions are shifted by the usual difference between a result and the last report. They
-are less certain if these differences vary. Decisions depend on the arguments alone, so a restarted
-service decides the same.
+Two limits keep wrong predictions from stopping all trials. If several trials are running, fewer
+than two thirds of them may be stopped at one time. In total, at most the share `max_stopped` of all
+begun trials may be stopped.
+
+Many trainers return the weights of the best epoch, not of the last. The rule assumes such a trainer
+if the complete trials' results are closer to their best reports than to their last ones. It then
+replaces each report by the trial's best report so far.
+
+A result may also be measured in another way than the reports, for example on more rows. So a
+prediction is shifted by the median difference between the complete trials' results and their last
+reports. The more these differences vary, the less certain the prediction is.
+
+Decisions depend only on the arguments, so a restarted service decides the same.
 """
 
 from __future__ import annotations
@@ -86,9 +90,8 @@ def choose_stops(
 ) -> dict[str, Decision]:
     """Return the trials to stop, by name, the least promising first.
 
-    `running` has the curves of the running trials that were not yet ordered to stop. `complete` has
-    the complete trials. `begun` is the number of the region's trials that have begun. `stopped` is
-    the number of trials that were ordered to stop.
+    `running` has the curves of the running trials that were not yet ordered to stop. `begun` is the
+    number of all trials of the region that have begun. `stopped` of them were ordered to stop.
     """
     at_once = max(1, math.ceil(AT_ONCE * len(running)) - 1)
     free = min(int(rule.max_stopped * begun) - stopped, at_once)
@@ -136,10 +139,7 @@ def _keeps_best(complete: Sequence[Complete]) -> bool:
 
 
 def _differences(complete: Sequence[Complete], curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the median and the deviation of the trials' differences.
-
-    A trial's difference is its result minus the last loss of its curve in `curves`.
-    """
+    """Return the median and the deviation of: a trial's result minus its curve's last loss."""
     ends = [float(curve.losses[-1]) for curve in curves]
     found = [each.loss - end for each, end in zip(complete, ends, strict=True)]
     middle = median(found)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Attribute(NamedTuple):
-    """A ClassAd attribute. `kind` is `text`, `boolean`, `number`, or `number` and a unit."""
+    """A ClassAd attribute. `kind` is its type, such as `text` or `number in KiB`."""
 
     name: str
     kind: str
@@ -33,8 +33,8 @@ JOB = (
     Attribute(
         "TrialfleetNode",
         "text",
-        "The node of the region's DAG that the job runs: a lane, one or several of its trials, the "
-        "full training, the gate or the publication.",
+        "The node of the region's DAG that the job runs: a lane, trials of a lane, the full "
+        "training, the gate or the publication.",
     ),
     Attribute(
         "TrialfleetMode",
@@ -45,7 +45,7 @@ JOB = (
     Attribute(
         "TrialfleetGangMin",
         "number",
-        "Of a gang's job: the minimum number of the gang's jobs that can train.",
+        "Of a gang's job: the number of jobs that the gang needs to train.",
     ),
     Attribute(
         "TrialfleetGangMax",

@@ -46,7 +46,7 @@ HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 def plain_attributes(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
     """Return the values of the defined attributes of `ad`, by name.
 
-    For an attribute in `as_text`, the expression is returned as text instead of its value.
+    For the names in `as_text`, return the expression as text instead of its value.
     """
     values = {name: (text if name in as_text else value)(ad, name) for name in ad}
     return {name: found for name, found in values.items() if found is not None}
@@ -63,10 +63,7 @@ def value(ad: Mapping[str, Any], name: str) -> Any:
 
 
 def text(ad: Mapping[str, Any], name: str) -> str | None:
-    """Return an attribute's expression as text.
-
-    The result is None if the attribute is missing, `undefined` or `error`.
-    """
+    """Return an attribute's expression as text, or None if missing, `undefined` or `error`."""
     import classad2
 
     found = ad.get(name)
@@ -76,7 +73,7 @@ def text(ad: Mapping[str, Any], name: str) -> str | None:
 def from_json(text: str) -> list[dict[str, Any]]:
     """Return the ads in a tool's JSON output. ValueError if the output is not JSON.
 
-    Attributes without a plain value are left out. For an empty output, the result is empty.
+    Leave out attributes whose value is `undefined` or an expression. An empty output has no ads.
     """
     return [
         {

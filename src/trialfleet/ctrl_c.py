@@ -24,7 +24,7 @@ _pressed: threading.Event | None = None
 
 
 def answer_from_the_start() -> None:
-    """Let Ctrl-C end this process from now on, unless the parent process has disabled Ctrl-C."""
+    """Let Ctrl-C end this process from now on, unless the parent process made it ignore SIGINT."""
     submits = sys.argv[1:2] and sys.argv[1] in {"run", "submit", "resume"}
     set_message("nothing was submitted" if submits else "interrupted")
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -47,9 +47,9 @@ def _exit(_number: int, _frame: FrameType | None) -> None:
 
 
 def stop_if_pressed() -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed in the present `delay_ctrl_c` block.
+    """Raise KeyboardInterrupt if Ctrl-C was pressed in the current `delay_ctrl_c` block.
 
-    Long steps in such a block call this. The delayed Ctrl-C is handled when the block ends.
+    Long steps in the block call this. The delayed Ctrl-C is still handled when the block ends.
     """
     if _pressed and (_pressed.is_set() or signal.SIGINT in signal.sigpending()):
         raise KeyboardInterrupt
@@ -78,8 +78,8 @@ def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Iterat
 def delay_ctrl_c() -> Iterator[None]:
     """Delay Ctrl-C until the end of the block.
 
-    HTCondor's bindings crash if a Python function that they call raises. If a signal interrupts a
-    call that submits a job, the call fails even if the job was submitted.
+    HTCondor's bindings crash if a Python function raises while they call it. A call that a signal
+    interrupts may submit a job and still fail.
     """
     if threading.current_thread() is not threading.main_thread():  # only that one handles signals
         yield

@@ -19,9 +19,10 @@ _WITH_PASSWORD = re.compile(
 
 
 class TrialfleetError(Exception):
-    """The base of all errors that the command line prints without a traceback, with exit code 1.
+    """The base of all errors that the command line prints without a traceback.
 
-    The message is safe to show in any terminal, page or log, even if it repeats a file's content.
+    The exit code is 1, except for InputError. The message is safe to show in any terminal, page or
+    log, even if it repeats a file's content.
     """
 
     exit_code = 1

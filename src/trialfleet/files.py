@@ -33,9 +33,9 @@ U = TypeVar("U")
 def write_atomic(
     path: Path, content: str | bytes, *, mode: int = 0o644, durable: bool = True
 ) -> None:
-    """Replace `path` atomically by a file with this content, which survives a power failure.
+    """Replace `path` atomically by a file with this content.
 
-    With `durable=False`, nothing is synced to the disk, so a power failure may lose the file.
+    Without `durable`, nothing is synced to the disk, so a power failure may lose the file.
     """
     with _temporary_file(path, mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -43,10 +43,7 @@ def write_atomic(
 
 @contextmanager
 def replace_file(path: Path, *, mode: int = 0o666) -> Iterator[TextIO]:
-    """Yield a text file that replaces `path` if the block succeeds.
-
-    `mode` is its permissions, limited by the umask.
-    """
+    """Yield a text file that replaces `path` if the block succeeds."""
     with _temporary_file(path, mode) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
         yield text
@@ -85,7 +82,7 @@ def open_lock(path: Path) -> BinaryIO:
 
 
 def close_to_others() -> int:
-    """Let no other account write to files that this process creates. Return the old umask."""
+    """Let only this account write to files that this process creates. Return the old umask."""
     before = os.umask(0o077)
     os.umask(before | 0o022)
     return before
@@ -93,7 +90,7 @@ def close_to_others() -> int:
 
 @contextmanager
 def closed_to_others() -> Iterator[None]:
-    """During the block, let no other account write to files that this process creates."""
+    """During the block, let only this account write to files that this process creates."""
     before = close_to_others()
     try:
         yield
@@ -105,9 +102,8 @@ def closed_to_others() -> Iterator[None]:
 def lock_file(lock: Path, *, wait: bool) -> Iterator[bool]:
     """Lock the file `lock` during the block. Yield whether this process has the lock.
 
-    If another process has the lock, the function waits for it. With `wait=False`, it yields False
-    instead. The file is created if it is missing, and serves only as a lock. The kernel releases
-    the lock if this process dies.
+    If another process has the lock, wait for it, or yield False if `wait` is False. A missing lock
+    file is created. The kernel releases the lock if this process dies.
     """
     with open_lock(lock) as file:
         try:
@@ -119,10 +115,10 @@ def lock_file(lock: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def folder_stamp(folder: Path) -> int:
-    """Return when an entry of `folder` was last created, renamed or removed, in nanoseconds.
+    """Return the time in ns when an entry of `folder` was last created, renamed or removed.
 
-    The result is 0 for a missing folder, and for a change so recent that the next change may get
-    the same time.
+    The result is 0 for a missing folder. It is also 0 if the last change is less than a second old,
+    because another change may still get the same time.
     """
     try:
         changed = os.stat(folder).st_mtime_ns  # noqa: PTH116 - it takes half the time
@@ -143,8 +139,7 @@ def sync(path: Path) -> None:
 def sync_all(paths: Sequence[Path]) -> None:
     """Make files and folders of one filesystem survive a power failure.
 
-    If there are more than 16, one syncfs(2) syncs their whole filesystem, because each fsync takes
-    milliseconds.
+    For more than 16 paths, sync the whole filesystem once, because each fsync takes milliseconds.
     """
     if len(paths) <= _FEW:
         for path in paths:
@@ -160,17 +155,17 @@ def sync_all(paths: Sequence[Path]) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Make a folder and everything in it survive a power failure. OSError if that fails."""
+    """Make a folder and everything in it survive a power failure."""
     sync_all([*folder.rglob("*"), folder])
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path` atomically by `value` as indented JSON, with the keys in their order."""
+    """Replace `path` atomically by `value` as indented JSON."""
     write_atomic(path, json_text(value))
 
 
 def json_text(value: Any) -> str:
-    """Return `value` as indented JSON, with the keys in their order."""
+    """Return `value` as indented JSON. ValueError if it contains NaN or an infinity."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -192,7 +187,7 @@ def unless_damaged(read: Callable[[], T], default: U) -> T | U:
 
 
 def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
-    """Return the JSON object that `read` reads from a file, or {} if there is no valid one."""
+    """Return the JSON object that `read` reads from a file, or {} if it is missing or damaged."""
     found = unless_damaged(read, None)
     return found if isinstance(found, dict) else {}
 
@@ -209,9 +204,9 @@ def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
 def checked_record(
     path: Path, read: Callable[[], bytes], keys: Sequence[str], shape: Any
 ) -> dict[str, Any]:
-    """Return the JSON object in the bytes from `read`, after the checks of `read_record`.
+    """Return the JSON object in the bytes from `read`, checked as in `read_record`.
 
-    `path` is named in errors.
+    The errors name `path`.
     """
     try:
         text = read().decode()
@@ -232,7 +227,6 @@ def checked_record(
 
 
 def _shape_error(shape: Any, text: str) -> str:
-    """Return the first reason why a JSON text isn't of the type `shape`, or "" if it is."""
     from pydantic import ValidationError
 
     try:
@@ -243,7 +237,7 @@ def _shape_error(shape: Any, text: str) -> str:
 
 
 def first_error(error: ValidationError) -> str:
-    """Return the first error that pydantic has found, with its place in the value."""
+    """Return the text of pydantic's first error, which begins with the place of the wrong value."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"]))
     return f"{place}: {first['msg']}" if place else str(first["msg"])

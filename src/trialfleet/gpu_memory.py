@@ -40,9 +40,8 @@ DATA_SHEET = {
 def ec2_gpu_bandwidth(name: str, memory_mb: int) -> float | None:
     """Return the memory bandwidth in GB/s of the GPU that EC2 calls `name` (`A100`), or None.
 
-    A name in DATA_SHEET matches if it has all words of `name`. If several names match, the first
-    that contains the memory's size, such as `80GB`, is used. If none contains the size, the first
-    is used.
+    A GPU in DATA_SHEET matches if its name there has all words of `name`. Among several matches,
+    prefer the first whose name there contains the memory size, such as `80GB`.
     """
     words = set(name.casefold().split())
     known = [driver for driver in DATA_SHEET if words <= set(re.split("[ -]", driver.casefold()))]

@@ -42,9 +42,9 @@ class Imds:
     def __init__(self, base: str = "", timeout: float = 5, waits: Sequence[float] = ()) -> None:
         """Set the service's URL and the `timeout` in seconds.
 
-        If `base` is empty, the URL is the value of the environment variable that `ENDPOINT` names.
-        If this variable is not set, AWS's URL is used. A request without an answer, or with the
-        answer 429 or 5xx, is repeated after each wait in `waits` (seconds).
+        If `base` is empty, the URL comes from the SDKs' environment variable (see ENDPOINT), or is
+        AWS's own. A request that gets no answer, 429 or 5xx is repeated after each wait in `waits`
+        (seconds).
         """
         self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
         self._timeout, self._waits = timeout, waits
@@ -55,8 +55,7 @@ class Imds:
     def get(self, path: str) -> str | None:
         """Return the value at a path such as `meta-data/instance-id`. AwsError on failure.
 
-        The result is None if there is no value, for example because a tag is not set or no spot
-        interruption has been announced.
+        The result is None if the value does not exist, as with a tag that the instance lacks.
         """
         for wait in (*self._waits, None):
             try:
@@ -199,8 +198,7 @@ def fetch(
 ) -> bytes:
     """Return the body of the answer to a request.
 
-    Raises RefusedError if the answer is an error. If there is no answer, raises one of the
-    exceptions in NO_ANSWER.
+    RefusedError if the answer is an error. An exception of NO_ANSWER if there is no answer.
     """
     data = body if method != "GET" else None
     request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310

@@ -11,10 +11,7 @@ Schema = Mapping[str, Any]
 
 
 def find_meaning(model: type[BaseModel], keys: Sequence[int | str]) -> str:
-    """Return the description of the key at the path `keys`, such as (`daily`, `at`).
-
-    The result is empty if the key does not exist or has no description.
-    """
+    """Return the description of the key at the path `keys`, such as (`daily`, `at`), or ""."""
     whole = model.model_json_schema()
     named = whole.get("$defs", {})
     found: list[Schema] = [whole]

@@ -1,8 +1,8 @@
 """The comparison of results: which of two is better, and by how much.
 
 A result's loss is the result itself, or its negative if larger results are better. So a smaller
-loss is always better. A missing result or NaN has an infinite loss, so no other result is worse.
-Infinite results are compared like numbers. Among equal results, the first is the best.
+loss is always better. A missing result or NaN has an infinite loss, which is the worst. An infinite
+result is compared like any number. Among equal results, the first is the best.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def loss(result: float | None, direction: Direction) -> float:
-    """Return `result`, or its negative if larger results are better. Smaller losses are better.
+    """Return `result`, or its negative if larger results are better. None and NaN give infinity.
 
-    A missing result or NaN has an infinite loss. The function also converts a loss back to the
-    result.
+    The function also converts a loss back to the result.
     """
     if result is None or math.isnan(result):
         return math.inf
@@ -34,11 +33,10 @@ def loss(result: float | None, direction: Direction) -> float:
 
 
 def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
-    """Return the losses of results, with +∞ replaced by the greatest finite loss, -∞ by the least.
+    """Return finite losses of results: +∞ becomes the greatest finite loss, and -∞ the least.
 
-    So a failed trial, whose loss is infinite, gets the worst finite loss, as in Optuna's GPSampler.
-    Otherwise the sampler would propose the failed parameters again. If no loss is finite, all are
-    0.
+    So the sampler avoids the parameters of a failed trial, as Optuna's GPSampler does. If no loss
+    is finite, all are 0.
     """
     known = [loss(result, direction) for result in results]
     finite = [value for value in known if math.isfinite(value)] or [0.0]

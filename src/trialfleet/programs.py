@@ -2,13 +2,12 @@
 
     python -I -m trialfleet.programs NAME [ARGUMENT...]
 
-Such command lines are stored in runs' folders, in systemd units and in pools. An update of
-trialfleet may move modules meanwhile. So a program's name never changes, and only this file knows
-the program's module. The first argument of most programs is a run's folder.
+These command lines are in runs' folders, in systemd units and in pools. They must still work after
+an update of trialfleet, which may move modules. So a program's name never changes, and only this
+file knows the program's module. The first argument of most programs is a run's folder.
 
-DAGMan runs `ask-service` before and after each trial. That program needs only the standard library.
-So its command line is `python -I -S` with the path of this file. It then starts nearly as fast as
-Python itself.
+DAGMan runs `ask-service` before and after each trial. To start fast, this program uses only the
+standard library, and its command line is `python -I -S` with the path of this file.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def main() -> None:
 
 
 def _import_module(module: str) -> ModuleType:
-    """Import a program's module from the package. If this file runs as a script, import by path."""
+    """Import a program's module, from the file's path if this file runs without the package."""
     if __package__:
         from importlib import import_module
 

@@ -28,14 +28,14 @@ class Updates:
     def follow(self) -> None:
         """If trialfleet was updated, restart this process, with the same command line and pid.
 
-        Call this often. The files are checked at most once in `SECONDS` seconds.
+        Call this often. The files are checked at most every `SECONDS` seconds.
         """
         if self._have_come():
             log.info("trialfleet was updated: restarting")
             os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - its own command line
 
     def _have_come(self) -> bool:
-        """Return whether a file has changed since the start, and no file is changing now."""
+        """Return whether a file changed since the start, and none between the last two checks."""
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + SECONDS

@@ -1,7 +1,4 @@
-"""The base of the tables in trialfleet's own files (studies, fleets): a frozen pydantic model.
-
-The error for an unknown key lists the known keys. Other errors describe the valid values.
-"""
+"""The base of the tables in trialfleet's own files (studies, fleets): a frozen pydantic model."""
 
 from __future__ import annotations
 
@@ -35,8 +32,8 @@ FROM_FILE = {"is": "a file"}  # pydantic's context of a validation: a person wro
 class Section(BaseModel):
     """A table of a study or fleet file. The error for an unknown key lists the known keys.
 
-    If the table comes from a file (`FROM_FILE`), an optional part without a value (`part:`) is an
-    error. Without this rule, the part would count as left out, although the file's author named it.
+    In a file (context FROM_FILE), an optional part without a value (`part:`) is an error. Pydantic
+    alone would take the part as left out.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

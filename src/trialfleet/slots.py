@@ -21,7 +21,7 @@ IS_FREE = f'regexp("^data", Name) =?= true || ({_UNHELD})'
 
 
 def is_held(ad: Mapping[str, Any]) -> bool:
-    """Return whether the slot is claimed, also between two jobs, or will be claimed soon."""
+    """Return whether the slot is claimed or will be soon. It may be between two jobs."""
     return ad.get("State") in HELD and not is_data_slot(ad)
 
 

@@ -11,10 +11,9 @@ _LONGEST_GUESSED = 100  # characters of a word that are compared
 def did_you_mean(
     word: str, choices: Iterable[str], other_words: Mapping[str, str] | None = None
 ) -> str:
-    """Return ` (did you mean …?)` with the choice that `word` may mean, or "" if there is none.
+    """Return ` (did you mean …?)` with the choice most like `word`, or "" if none is similar.
 
-    If `other_words` has `word` in lower case, this choice is its value there. Otherwise, it is the
-    choice that is spelt most like `word`.
+    `other_words` maps synonyms in lower case to choices. For a synonym, its choice is suggested.
     """
     known = (other_words or {}).get(word.lower()) or nearest_choice(word, choices)
     return f" (did you mean {known!r}?)" if known else ""

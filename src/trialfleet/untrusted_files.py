@@ -5,8 +5,8 @@ point. So only regular files are read, up to a maximum size and without followin
 here waits until a program writes to a pipe. Functions raise OSError if a file can't be read or
 written. They raise JobFileError, an OSError, if a file is too large or not regular.
 
-`root` is a folder that no job can replace. Below it, a job may have replaced any part of the path
-by a link. By default, `root` is the file's own folder.
+`root` is a folder that no job can replace. Below `root`, a job may have replaced any folder by a
+link. By default, `root` is the file's own folder.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _open(path: Path, root: Path | None, flags: int) -> int:
             raise _file_error(path, folder) or error from error
     if (kind := stat.S_IFMT(os.fstat(descriptor).st_mode)) != stat.S_IFREG:
         os.close(descriptor)
-        raise JobFileError(f"{path.name} is {KINDS.get(kind, 'no regular file')}")
+        raise JobFileError(f"{path.name} is {KINDS.get(kind, 'not a regular file')}")
     return descriptor
 
 
@@ -111,10 +111,7 @@ def read_json(path: Path, max_bytes: int, root: Path | None = None) -> Any:
 
 
 def parse_json(content: bytes) -> Any:
-    """Return the JSON value in `content`. ValueError if it is not JSON in UTF-8.
-
-    A byte order mark is ignored.
-    """
+    """Return the JSON value in `content`. ValueError if it is not JSON in UTF-8."""
     try:
         return json.loads(content.decode("utf-8-sig"))
     except RecursionError as error:
@@ -148,10 +145,7 @@ def file_size(path: Path) -> int:
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
-    """Return a file's size in bytes, and its time of change in ns.
-
-    Both are 0 if it is not a regular file.
-    """
+    """Return a regular file's size in bytes and its mtime in ns. Both are 0 for anything else."""
     try:
         found = os.lstat(path)  # Path's own takes twice the time
     except OSError:
@@ -172,12 +166,12 @@ def _kind(path: Path) -> int:
 
 
 def has_files(folder: Path) -> bool:
-    """Return whether a folder, not a link to one, contains a regular file at any depth."""
+    """Return whether `folder` contains regular files at any depth. False for a link to a folder."""
     return is_folder(folder) and any(stat.S_ISREG(_kind(path)) for path in folder.rglob("*"))
 
 
 def folder_sizes(folder: Path) -> dict[str, int]:
-    """Return the sizes of a folder's entries in bytes, by name: 0 for all but regular files.
+    """Return the size in bytes of each regular file in a folder, and 0 for other entries, by name.
 
     JobFileError if there are more than MOST_NAMES entries.
     """
@@ -216,7 +210,7 @@ def write(
 def append(path: Path, content: bytes) -> None:
     """Append `content` in one write, because other programs may append to the same file.
 
-    If the disk has room for only a part, the part is removed, and OSError is raised.
+    If the disk has room for only a part, remove the part and raise OSError.
     """
     descriptor = _open(path, None, _FILE & ~os.O_ACCMODE | os.O_WRONLY | os.O_APPEND)
     try:
@@ -247,7 +241,8 @@ def list_tree(folder: Path) -> list[Path]:
     for path in (folder, *found):
         kind = stat.S_IFMT(_kind(path))
         if kind != stat.S_IFDIR and (kind != stat.S_IFREG or path is folder):
-            raise JobFileError(f"{str(path)!r} is {KINDS.get(kind, 'no file and no folder')}")
+            other = "not a folder" if path is folder else "neither a file nor a folder"
+            raise JobFileError(f"{str(path)!r} is {KINDS.get(kind, other)}")
     return found
 
 

@@ -1,9 +1,8 @@
 """A wall clock that tolerates jumps: NTP, a person or a virtual machine may set the time.
 
-After a jump ahead, all machines would seem to be silent or idle, and all deadlines over. So for
-SETTLED_SECONDS after a jump, WallClock ignores the jump and goes on by a monotonic clock.
-Meanwhile, other programs renew their time stamps. If the clock is set back within these seconds,
-neither jump has an effect.
+After a jump ahead, all machines would seem silent or idle, and all deadlines would be over. So for
+SETTLED_SECONDS after a jump, WallClock counts on with a monotonic clock. Meanwhile, other programs
+renew their time stamps. If the clock is set back in this time, neither jump has an effect.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class WallClock:
         self._until = float("-inf")
 
     def now(self) -> datetime:
-        """Return the time in UTC. For SETTLED_SECONDS after a jump, the jump is left out."""
+        """Return the time in UTC. Ignore a jump for SETTLED_SECONDS."""
         wall, tick = self._clock(), self._ticks()
         expected = self._wall + timedelta(seconds=tick - self._tick)
         if abs(wall - expected) > SET:

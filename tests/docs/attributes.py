@@ -18,11 +18,11 @@ from trialfleet.attributes import (
 
 GPU_MACHINES = (
     "In the slots of machines, for `condor_status`. `HAS_GPU` is in every pool that trialfleet "
-    "configures, `HasSIF` if it has apptainer; the other is only on nodes of a fleet."
+    "configures. `HasSIF` is on machines with apptainer."
 )
 PROBED = (
-    "In the slots of a fleet's nodes. Of several GPUs each figure is the worst one's, of those "
-    "that trials get. What is not known is undefined."
+    "In the slots of a fleet's nodes. If trials get several GPUs, each number is that of the "
+    "worst of them. Unknown values are undefined."
 )
 
 
@@ -32,7 +32,7 @@ def page() -> str:
         ("Jobs", "In the ads of a run's jobs, for `condor_q` and `condor_history`.", JOB),
         (
             "Days of a study",
-            "In the job that starts days where systemd does not, and in the one that sends alerts.",
+            "In the job that starts days if systemd does not start them, or that sends alerts.",
             DAYS,
         ),
         (
@@ -41,7 +41,11 @@ def page() -> str:
             (TRIAL,),
         ),
         ("Machines with GPUs, and images", GPU_MACHINES, (HAS_GPU, HAS_SIF)),
-        ("Nodes of a fleet", "In the slots of a fleet's nodes: the instance, its cost.", INSTANCE),
+        (
+            "Nodes of a fleet",
+            "In the slots of a fleet's nodes: facts about the EC2 instance.",
+            INSTANCE,
+        ),
         ("What the probe measured", PROBED, PROBE),
     )
     return "\n\n".join(_section(*section) for section in sections) + "\n"

@@ -1,4 +1,4 @@
-"""docs/reference/modules.md: every source file, with the first line of its docstring or comment."""
+"""docs/reference/modules.md: each source file, with the first sentence of its description."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tests.docs.tables import plain
 FOLDERS = ("workflows", "optimizer", "nodes", "infra", "templates", "src/trialfleet")
 SUFFIXES = {".py", ".j2", ".js", ".cpp", ".cu", ".cuh", ".h"}
 _WITHOUT = {"examples", "vendor", "optunahub", "__pycache__"}
-# The first comment of a template or of a C++ source.
-_COMMENT = re.compile(r"(?:#!.*\n)?(?:\{#|#|//) +([^{}\n]+?\w[.)]?)(?: +#\})?\n")
+# The comment at the head of a template or of a C++ source, and the first sentence of its text.
+_COMMENT = re.compile(r"(?:#![^\n]*\n)?(?:\{#-?(.+?)-?#\}|((?:(?:#|//) [^\n]*\n)+))", re.DOTALL)
+_SENTENCE = re.compile(r".+?(?=[.:]? *$|\. )")
 
 
 def page() -> str:
@@ -40,5 +41,8 @@ def _first_line(file: Path) -> str:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".py":
         return (ast.get_docstring(ast.parse(text)) or "\n").splitlines()[0].rstrip(".")
-    first = _COMMENT.match(text)
-    return first[1].rstrip(".") if first else ""
+    if not (comment := _COMMENT.match(text)):
+        return ""
+    words = " ".join(re.sub(r"(?m)^(?:#|//) ", "", comment[1] or comment[2]).split())
+    first = _SENTENCE.match(words)
+    return first[0] if first else ""

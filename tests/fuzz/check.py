@@ -27,7 +27,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.region_types import Complete
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
-from trialfleet.workflows.control.daily.day_attempt import Work
+from trialfleet.workflows.control.daily.day_attempt import DailyWork
 from trialfleet.workflows.control.daily.missed_days import DAY, days_to_do, next_start
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.control.run.new_run import plan
@@ -311,7 +311,7 @@ def keep_inside() -> None:
         else:
             command.callback = lambda **_: None
 
-    def give_up(_: Work, error: Exception) -> None:
+    def give_up(_: DailyWork, error: Exception) -> None:
         raise error
 
     for names in OUTSIDE:
@@ -320,4 +320,4 @@ def keep_inside() -> None:
             assert isinstance(command, click.Group), names
             command = command.commands[name]
         close(command)
-    setattr(Work, "_retry_seconds", give_up)  # noqa: B010 - no type checker allows it
+    setattr(DailyWork, "_retry_seconds", give_up)  # noqa: B010 - no type checker allows it

@@ -80,10 +80,10 @@ def steps_on(
 ) -> GraphSteps:
     torch.manual_seed(SEED)
     network = Network(data.columns, chosen).to(device)
-    orders = loader.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
-    source: loader.Loader = loader.Resident(data.train.to(device), orders)
+    orders = loader.RowOrders(SEED, len(data.train), chosen.batch_size, Ranks())
+    source: loader.Loader = loader.ResidentLoader(data.train.to(device), orders)
     if chunk:
-        source = loader.Streamed(data.train, orders, device, chunk)
+        source = loader.StreamedLoader(data.train, orders, device, chunk)
     return GraphSteps(network, chosen, data.kind, source, seed=SEED, dtype=dtype, capture=capture)
 
 
@@ -297,8 +297,8 @@ def test_a_capture_with_nccl_changes_no_loss_and_lets_the_process_group_end(
         for capture in (True, False):
             torch.manual_seed(SEED)
             network = Network(data.columns, chosen).to(GPU)
-            orders = loader.Orders(SEED, len(data.train), chosen.batch_size, team)
-            rows = loader.Resident(data.train.to(GPU), orders)
+            orders = loader.RowOrders(SEED, len(data.train), chosen.batch_size, team)
+            rows = loader.ResidentLoader(data.train.to(GPU), orders)
             steps = GraphSteps(
                 *(network, chosen, data.kind, rows), seed=SEED, team=team, capture=capture
             )

@@ -15,15 +15,17 @@ from trialfleet import Run, RunState
 from trialfleet.errors import PoolError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet.scaling import price_cap_stop
-from trialfleet.infra.fleet.scaling.price_cap_stop import Stop
+from trialfleet.infra.fleet.scaling.price_cap_stop import PriceCapStop
 from trialfleet.infra.fleet.spec.limits import NO_MONEY
 from trialfleet.workflows.facts.dagman.job_queue import look_up
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("pool")
 
-TRIALS = Stop(reason=f"{NO_MONEY}trials have spent $48.10", finals=False)
-ALL = Stop(reason=f"{NO_MONEY}the run's cap of $60.00 is reached: $60.02 is spent", finals=True)
+TRIALS = PriceCapStop(reason=f"{NO_MONEY}trials have spent $48.10", finals=False)
+ALL = PriceCapStop(
+    reason=f"{NO_MONEY}the run's cap of $60.00 is reached: $60.02 is spent", finals=True
+)
 # The default settings come first and complete; of the others some never end. More at once than the
 # pool has slots for, so that some wait for ever.
 MOODS = {"mood": {"type": "categorical", "choices": ["good", "hangs"], "default": "good"}}
@@ -31,7 +33,7 @@ BUDGET = {"trials": 16, "lanes": 8, "failures": 0}
 
 
 @contextmanager
-def ending(run: Run, stop: Stop) -> Iterator[None]:
+def ending(run: Run, stop: PriceCapStop) -> Iterator[None]:
     """Let end what nothing pays for again and again, as the autoscaler's steps do."""
     done = threading.Event()
 

@@ -21,7 +21,7 @@ from tests.pool.test_daily import put_data, write_study
 from tests.pool.watching import WaitFor, active, dagmans, kill_all, services
 from trialfleet import InputError, Run, RunState
 from trialfleet.infra.fleet.scaling import price_cap_stop
-from trialfleet.infra.fleet.scaling.price_cap_stop import Stop
+from trialfleet.infra.fleet.scaling.price_cap_stop import PriceCapStop
 from trialfleet.infra.fleet.spec.limits import NO_MONEY
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.optimizer import budget_and_deadline_rules
@@ -267,7 +267,7 @@ def test_why_names_a_runs_cap(gated: Callable[..., Run], wait_for: WaitFor) -> N
     run = gated(budget=ONE)
     run.submit()
     wait_for(lambda: runs(run, "A.l1"))
-    spent = Stop(reason=f"{NO_MONEY}the run's cap of $60.00 is reached", finals=True)
+    spent = PriceCapStop(reason=f"{NO_MONEY}the run's cap of $60.00 is reached", finals=True)
     price_cap_stop.end(run.run_id, spent, str(run.folder))
     run.wait()
     named("run's cap", asked(run))
@@ -302,7 +302,7 @@ def test_why_names_a_busy_draining_empty_or_stopped_pool(
 ) -> None:
     (work / "other.sub").write_text(
         "executable = /bin/sleep\narguments = 1000\nrequest_cpus = 1\nrequest_memory = 10MB\n"
-        "request_disk = 1MB\nshould_transfer_files = YES\ntransfer_executable = false\nqueue\n"
+        "request_disk = 1MB\nshould_transfer_files = YES\ntransfer_executable = false\nqueue 2\n"
     )
     subprocess.run(["condor_submit", "other.sub"], cwd=work, check=True)
     wait_for(lambda: own_pool.status().jobs.get("running"))
@@ -310,6 +310,9 @@ def test_why_names_a_busy_draining_empty_or_stopped_pool(
     run.submit()
     becomes(wait_for, "busy", lambda: asked(run))
     assert explain("1.0").kind == "well"  # another's job
+    waits = explain("1.1")
+    assert waits.kind == "busy"
+    assert "with 1 job of others" in waits.why
 
     slot = subprocess.run(
         ["condor_status", "-constraint", "PartitionableSlot", "-af", "Name"],

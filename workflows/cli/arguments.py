@@ -25,11 +25,8 @@ Names = Callable[[click.Context, str], Iterable[str]]
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
     """Return the run that `name` means. InputError if no run matches, or if several do.
 
-    `name` is a run's id or folder, or a study's name, which means the study's newest run. None
-    means the newest of all runs. `lookup.find_run` describes all forms of `name`. Submitted
-    runs are preferred to newer runs that are only planned. With `planned`, runs that are only
-    planned are preferred. If `name` is None and `quiet` is False, the name of the found run is
-    printed to standard error.
+    `lookup.find_run` describes the forms of `name` and the effect of `planned`. None means the
+    newest run. Its name is printed to standard error, unless `quiet`.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run
@@ -41,9 +38,9 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
 
 
 def _make_completer(names: Names) -> Complete:
-    """Return a function that completes names for click. The function `names` returns all names.
+    """Return a click completer that offers the results of `names`.
 
-    If no name matches, or if the names can't be read, the function offers files.
+    It offers files if no name matches, or if the names can't be read.
     """
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -40,7 +40,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script by which SHELL completes commands, options, and names of runs and regions.
+    """Print a script that makes SHELL complete commands, options, and names of runs and regions.
 
     For bash, add this line to ~/.bashrc: eval "$(trialfleet completion bash)". For zsh, add this
     line to ~/.zshrc: eval "$(trialfleet completion zsh)". For fish, run this once: trialfleet

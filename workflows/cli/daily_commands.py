@@ -55,9 +55,9 @@ def remove(study: Path) -> None:
 def run(study: Path, day: date | None) -> None:
     """Start or resume the day's run of STUDY and wait for its end.
 
-    You can repeat this command at any time. Without --date, the day is the latest one that is due,
-    and the study's `daily.missed` decides whether missed days run, too. Any scheduler may call this
-    command, at `daily.at` or later.
+    You can repeat this command at any time. Any scheduler may call it, at `daily.at` or later.
+    Without --date, the command works on the latest day that is due. The study's `daily.missed` says
+    whether it also works on missed days.
     """
     from trialfleet.workflows.control.daily.day_loop import Days
 
@@ -152,7 +152,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
     for region, words in (shown.days[0].checks if shown.days else {}).items():
         say(f"{region}: {words}")
     for region, reason in shown.awaited.items():
-        say(f"{region}: awaited until {waits_until_text(settings, shown.days[0].date)}: {reason}")
+        say(f"{region}: waits until {waits_until_text(settings, shown.days[0].date)}: {reason}")
     for line in (*commands_to_copy(shown), *approval_commands(shown)):
         say(line)
     for line in (*shown.undelivered, shown.database_away, str(shown.lease or "")):
@@ -163,7 +163,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
 
 def _say_what_comes(study: Path, begins: str, shown: DaysOverview) -> None:
     if not begins:
-        say("no further day starts: the study has no daily: table any more")
+        say("no further day starts, because the study no longer has a `daily:` table")
         if shown.clock:
             say(f"{shown.clock} is still installed; to remove it: trialfleet daily remove {study}")
     elif shown.clock or shown.clock_fault:

@@ -53,7 +53,7 @@ def export(run_or_study: str | None, as_json: bool) -> None:
 
 
 def print_unexported(problems: dict[str, str]) -> None:
-    """Print each destination to which models are not yet exported, the reason, and how to retry."""
+    """Print why models are not yet exported, by destination, and how to retry."""
     for title, problem in problems.items():
         say(f"not exported yet to {title}: {problem}", err=True)
     if problems:

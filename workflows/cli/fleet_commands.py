@@ -231,7 +231,7 @@ def fleet_autoscale(file: Path | None, run: str | None) -> None:
     help="Architecture of the image for image-builder (default: that of the fleet's `needs`).",
 )
 def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
-    """Print the recipe of a machine image (AMI) with which new nodes join the pool in seconds."""
+    """Print a recipe for a machine image (AMI). Nodes with this image join the pool in seconds."""
     from trialfleet.infra.fleet.commands import bake
     from trialfleet.infra.fleet.lifecycle.up import gather_inputs
 
@@ -257,8 +257,9 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
     """Drain and terminate the nodes, and delete everything that `up` created.
 
     If runs use the fleet, the command lists them and asks for confirmation. It doesn't stop these
-    runs: their trials wait. Autoscalers on this machine start no node until the next `fleet up`,
-    `fleet scale` or `fleet autoscale`, or until a run is submitted or resumed.
+    runs, but their trials wait. From then on, autoscalers on this machine start no nodes of the
+    fleet. They start nodes again after `fleet up`, `fleet scale` or `fleet autoscale`, or after you
+    submit or resume a run that uses the fleet.
     """
     from trialfleet.infra.fleet.lifecycle.down import down
     from trialfleet.infra.fleet.scaling.cost_record import keep_record
@@ -296,7 +297,7 @@ def _confirm_with_runs(name: str, yes: bool) -> None:
     try:
         runs = [shell_quoted(run) for run in find_fleet_runs(name)]
     except PoolError as error:
-        say(f"runs on the fleet are unknown: {error}", err=True)
+        say(f"can't check whether runs use the fleet: {error}", err=True)
         return
     if not runs:
         return
@@ -407,7 +408,7 @@ def manager_config(user: str | None, address: str | None, port: int) -> None:
 
 @manager.command("token")
 def manager_token() -> None:
-    """Make a new token for nodes, which `fleet up` gives to new nodes."""
+    """Make a new token with which nodes join the pool. `fleet up` gives it to new nodes."""
     from trialfleet.infra.manager.tokens import TOKEN_FILE, renew
 
     say(f"{TOKEN_FILE} is valid until {renew():%Y-%m-%d %H:%M} UTC")
@@ -417,11 +418,10 @@ def manager_token() -> None:
 
 
 def _print_policies(wanted: str, file: Path | None, account: str | None) -> None:
-    """Print the IAM policy named `wanted` of the fleet in `file`.
+    """Print the IAM policy `wanted` of a fleet, or all of its policies if `wanted` is "all".
 
-    If `wanted` is "all", print all policies of that fleet. If `wanted` is itself a fleet's file,
-    print all policies of the fleet in that file. The policies are for the AWS account `account`, by
-    default the account of the user's credentials.
+    If `file` is None, `wanted` may be a fleet's file. Then all policies of that fleet are printed.
+    By default, `account` is the account of the user's credentials.
     """
     from trialfleet.infra.fleet.commands.plan import POLICIES, policies
     from trialfleet.spelling import did_you_mean
@@ -458,7 +458,10 @@ def _file_here() -> Path:
     for name in FILES:
         if Path(name).is_file():
             return Path(name)
-    raise InputError(f"name a file; {str(Path.cwd())!r} has neither {' nor '.join(FILES)}")
+    raise InputError(
+        f"{str(Path.cwd())!r} has neither {' nor '.join(FILES)}; name the file, or change to its "
+        "folder"
+    )
 
 
 def _file_argument(file: Path | None) -> str:
@@ -490,7 +493,7 @@ def _watch_fleet(
 
 
 def _have_joined(status: FleetStatus, ids: Set[str]) -> bool:
-    """Return whether AWS lists all nodes `ids`, and each has joined the pool or has ended."""
+    """Return whether each node in `ids` has joined the pool or has ended."""
     return ids <= {
         node.instance.id for node in status.nodes if node.stage not in {"asked", "booted"}
     }

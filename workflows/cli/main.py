@@ -33,9 +33,9 @@ def _error_text(error: click.UsageError) -> str:
 
 
 class _Context(click.Context):
-    """A click context that adds itself to usage errors without a context.
+    """A click context that attaches itself to usage errors without a context.
 
-    So the text of such an error names the command.
+    The text of these errors then names the command.
     """
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool | None:

@@ -121,11 +121,11 @@ def rollback(region: str, to: str | None, study: str | None, why: str) -> None:
 @models_of_runs
 @_why_option
 def promote(models: tuple[str, ...], why: str) -> None:
-    """Make each MODEL the current model of its region, even if it is older than the current one.
+    """Make each MODEL the current model of its region, even if a newer model is current.
 
-    MODEL is a run's id (the models of all its regions), RUN/REGION, or a model's folder. Unlike a
-    run, this command also replaces the model of a later run. If one of several models can't be
-    promoted, the command names it, promotes the others, and exits with 1.
+    MODEL is a run's id (the models of all its regions), RUN/REGION, or a model's folder. A run
+    never replaces the model of a later run, but this command does. If one of several models can't
+    be promoted, the command names it, promotes the others, and exits with 1.
     """
     from trialfleet.workflows.control.promote_and_rollback import follow, promote_each
 

@@ -115,7 +115,7 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
 @click.command()
 @run_argument
 def report(run: str | None) -> None:
-    """Write the report of RUN as the run is now, and show a table of its regions."""
+    """Write a report of the present state of RUN, and show a table of its regions."""
     from trialfleet.workflows.control.scripts.report_program import write_report
     from trialfleet.workflows.status.status_reader import StatusReader, last_finished, open_run
     from trialfleet.workflows.status.status_types import UNDER_WAY
@@ -191,8 +191,8 @@ def serve(
 ) -> None:
     """Serve a read-only page of runs, regions, trials and nodes until Ctrl-C.
 
-    Without RUN, the first page shows the newest run, and changes when a newer run starts. With RUN,
-    all pages show only that run. /metrics is for Prometheus.
+    Without RUN, the first page always shows the newest run. With RUN, all pages show only that run.
+    /metrics is for Prometheus.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
     from trialfleet.workflows.views.serve.server import serve as serve_page

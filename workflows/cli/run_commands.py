@@ -172,8 +172,8 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
 
     TRIAL is a trial such as A.l1.t01, or a lane such as A.l1, which means the lane's current trial.
     A.best is the full training of region A, and A.gate is the gate. A running trial sends its
-    output every 2 seconds. If the study has no early stopping, the trial sends it only every 10
-    seconds after the first minute. Output beyond 4 MB arrives with the result.
+    output every 2 seconds in its first minute, and then every 10 seconds. With early stopping, it
+    always sends it every 2 seconds. Output beyond 4 MB arrives with the result.
     """
     from trialfleet.workflows.facts.jobs.ordered_trial import end_place, ordered_trial
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -321,5 +321,6 @@ def takeover(run: str) -> None:
 
     folder = open_run(find_run(run))
     previous = take_over(folder)
+    at = shell_quoted(folder.root)
     say(f"taken over from {previous}" if previous else "no other manager owned the run")
-    say(f"next: trialfleet submit or resume {shell_quoted(folder.root)}")
+    say(f"next: trialfleet resume {at}; if the run was never submitted: trialfleet submit {at}")

@@ -23,7 +23,7 @@ from trialfleet.workflows.views.output import json_option, print_json, progress_
 
 if TYPE_CHECKING:
     from trialfleet.workflows.control.run.run import Run
-    from trialfleet.workflows.control.run.trainer_check import Checked
+    from trialfleet.workflows.control.run.trainer_check import CheckResult
 
 
 check_option = click.option(
@@ -182,8 +182,9 @@ def run(
 ) -> None:
     """Plan a run of STUDY, submit it, and watch it until it has ended.
 
-    With the --run-id of an existing run, no new run is planned. Instead, that run is submitted if
-    it was only planned, and watched if it is in progress. If it has ended, its results are shown.
+    If --run-id names an existing run, the command plans no new run. It submits the existing run if
+    that was only planned, and watches it if it is in progress. If it has ended, the command shows
+    its results.
     """
     from trialfleet.infra.pool.connection import connect
     from trialfleet.workflows.cli.printing.plan_summary import plan_text
@@ -210,7 +211,7 @@ def run(
 
 
 def _check(
-    check: Callable[[Callable[[str], None], str | None], Checked], region: str | None
+    check: Callable[[Callable[[str], None], str | None], CheckResult], region: str | None
 ) -> None:
     from trialfleet.workflows.control.run.trainer_check import SECONDS
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def submit_run(run: Run, submit: Callable[[], str]) -> str:
     """Submit a run and return the id of its DAGMan job.
 
-    Ctrl-C during the submission takes effect only after the submission. From then on, Ctrl-C ends
-    the command, but not the run.
+    During the submission, Ctrl-C is delayed. Later, Ctrl-C ends the command, but not the run.
     """
     with ctrl_c.delay_ctrl_c():
         job = submit()
@@ -37,10 +36,7 @@ def _after_ctrl_c(run: Run) -> str:
 
 
 def watch_to_the_end(run: Run) -> NoReturn:
-    """Show a run's state until it ends, then its results, and exit.
-
-    The exit code is 0 if the run is done, else 1.
-    """
+    """Show a run until it ends, then its results. Exit with 0 if the run is done, else 1."""
     from trialfleet.workflows.views.terminal.status_view import watch
 
     ctrl_c.set_message(_after_ctrl_c(run))
@@ -50,10 +46,7 @@ def watch_to_the_end(run: Run) -> NoReturn:
 
 
 def show_end(run: Run, ended: RunStatus) -> NoReturn:
-    """Show an ended run's results and where its files are, and exit.
-
-    The exit code is 0 if the run is done, else 1.
-    """
+    """Show an ended run's results and where its files are. Exit with 0 if it is done, else 1."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.spending import has_autoscaler_ended
     from trialfleet.workflows.rules.states import RunState

@@ -48,13 +48,13 @@ class Switch:
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
     """Make each model the current model of its region, even if the present one is newer.
 
-    `models` are ids of runs (for the models of all their regions), RUN/REGION, or folders of
-    models. `why` is the reason. It is stored in the region's history, and shown in the alert that
-    sums up the day. Exports that are unreachable now are updated later.
+    Each of `models` is a run's id (for the models of all its regions), RUN/REGION, or a model's
+    folder. `why` is stored in the region's history, and shown in the alert that sums up the day.
+    Exports that are unreachable now are updated later.
 
     Raises:
-        InputError: a model does not exist, or can't be promoted. In the second case the other
-            models are promoted.
+        InputError: a model does not exist, or can't be promoted. If a model does not exist, no
+            model is promoted. If a model can't be promoted, the others are.
     """
     done, left = promote_each([os.fspath(model) for model in models], why)
     follow(switch.folder for switch in done)
@@ -67,9 +67,9 @@ def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "
     """Make the previous model of a region current again; a second call goes back one model further.
 
     `region` is the region's name, STUDY/REGION, or the folder of the region's models. `to` is the
-    run whose model becomes current, by default the run of the previous model. `why` is the reason.
-    It is stored in the region's history, and shown in the alert that sums up the day. Exports that
-    are unreachable now are updated later.
+    run whose model becomes current, by default the run of the previous model. `why` is stored in
+    the region's history, and shown in the alert that sums up the day. Exports that are unreachable
+    now are updated later.
 
     Raises:
         InputError: there is no such region, or no model to go back to.
@@ -165,7 +165,7 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
 
 @contextmanager
 def _lock_exports(folder: ExportFolder) -> Iterator[bool]:
-    """Wait some seconds for the lock for exports; yield whether this process got it."""
+    """Wait at most some seconds for the lock; yield whether this process got it."""
     for _ in range(_TRIES):
         with folder.hold_lock(wait=False) as ours:
             if ours:

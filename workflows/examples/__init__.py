@@ -30,7 +30,9 @@ def write_example(name: str, folder: Path) -> Path:
     """
     # a killed call leaves a hidden folder; no example has hidden files that could replace others
     if folder.exists() and (not folder.is_dir() or any(folder.glob("[!.]*"))):
-        raise InputError(f"{str(folder)!r} exists already and is not empty; choose another folder")
+        raise InputError(
+            f"{str(folder)!r} exists already and is not an empty folder; choose another"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".init-", dir=folder) as inside:

@@ -30,10 +30,10 @@ def lack_of_space(folder: Path) -> str:
 def retry_while_disk_full(
     action: Callable[[], T], progress: Callable[[str], None], pause: float = PAUSE_SECONDS
 ) -> T:
-    """Return the result of `action`, which is called again as long as a disk is full.
+    """Repeat `action` while a disk is full, and return its result.
 
     After each failure, `progress` is called with a message. The next try follows after `pause`
-    seconds. `action` must be safe to repeat, at whatever step it failed.
+    seconds. `action` must be safe to repeat after a failure at any step.
 
     Raises:
         OSError: `action` failed for another reason than a full disk.

@@ -79,7 +79,7 @@ class FailingScripts(TypedDict):
     scripts: list[FailingNotes]
 
 
-class Ordered(TypedDict):
+class FullTrainingRecord(TypedDict):
     """trial.json of a full training: those keys that programs other than the trainer read."""
 
     region: str

@@ -3,7 +3,8 @@
 optimizer/budget_and_deadline_rules.py decides by these amounts, in USD, whether trials may start:
 
     b     the budget
-    c_i   cost of an ended trial (with all its attempts), full training or gate
+    c_i   cost of an ended trial (with all its attempts) or full training, of a gate, or of a job's
+          time between trials
     a_j   cost so far of a trial or full training under way
     e, f  probable costs of one trial and of one full training
 
@@ -12,8 +13,8 @@ optimizer/budget_and_deadline_rules.py decides by these amounts, in USD, whether
              + Σ max(a_j, f) over the full trainings under way
              + f for each full training to come
 
-Another trial may start while spent + reserved + e ≤ b and spent < b. Full trainings always run, so
-the money for those to come is reserved.
+Another trial may start while spent + reserved + e ≤ b and spent < b. A full training runs even if
+it exceeds the budget, so its money is reserved from the start.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from trialfleet.optimizer.budget_and_deadline_rules import UsdBudget
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
+class ExpectedCosts:
     """The expected costs of a trial (e) and of a full training (f), in USD."""
 
     trial: float = 0.0
@@ -41,7 +42,7 @@ class Spending:
         trials: the cost of each ended trial.
         under_way: the cost so far of each trial under way.
         full: the cost of the full training so far, or None before it begins.
-        full_is_over: whether no full training runs or will run.
+        full_is_over: whether the region has ended, or needs no full training.
         others: the cost of the gate, and of jobs' time between trials.
     """
 
@@ -53,7 +54,7 @@ class Spending:
 
     @property
     def spent(self) -> float:
-        """The cost of the ended jobs, including `others`."""
+        """The cost of ended trials and of a full training that is over, and `others`."""
         over = self.full or 0.0 if self.full_is_over else 0.0
         return sum(self.trials) + over + self.others
 
@@ -62,35 +63,33 @@ class Spending:
         trials = (*self.trials, *self.under_way)
         return replace(self, trials=trials, under_way=(), full_is_over=True)
 
-    def reserved(self, expected: Expected) -> float:
+    def reserved(self, expected: ExpectedCosts) -> float:
         """Return the expected cost of jobs under way and of the full training to come."""
         full = 0.0 if self.full_is_over else max(self.full or 0.0, expected.full)
         return full + sum(max(so_far, expected.trial) for so_far in self.under_way)
 
 
-def expected_costs(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
+def expected_costs(
+    spendings: Iterable[Spending], before: ExpectedCosts | None = None
+) -> ExpectedCosts:
     """Return the mean costs of ended trials and of ended full trainings.
 
-    `before` has the means from previous runs, which are used until a trial or a full training has
-    ended. Without `before`, the expected cost of a trial is 0 until a trial has ended. (A running
-    trial counts with the larger of its cost so far and the expected cost.) Until a full training
-    has ended, it is expected to cost at least as much as a trial.
+    Until a trial has ended, the mean of previous runs (`before`) is used, or 0 if it is unknown.
+    Until a full training has ended, its mean of previous runs is used, but at least the mean of a
+    trial.
     """
     known = list(spendings)
-    before = before or Expected()
+    before = before or ExpectedCosts()
     trials = [usd for each in known for usd in each.trials]
     fulls = [each.full for each in known if each.full_is_over and each.full]
     trial = fmean(trials) if trials else before.trial
-    return Expected(trial=trial, full=fmean(fulls) if fulls else max(before.full, trial))
+    return ExpectedCosts(trial=trial, full=fmean(fulls) if fulls else max(before.full, trial))
 
 
 def usd_budget(
-    name: str, usd: float, spendings: Sequence[Spending], expected: Expected
+    name: str, usd: float, spendings: Sequence[Spending], expected: ExpectedCosts
 ) -> UsdBudget:
-    """Return a budget with the amounts that the regions spent and reserved.
-
-    `name` is the budget's name, and `usd` is its limit.
-    """
+    """Return a budget of `usd` USD with the amounts that the regions spent and reserved."""
     return UsdBudget(
         name=name,
         usd=usd,

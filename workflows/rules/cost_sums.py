@@ -30,13 +30,13 @@ OVERHEAD = frozenset({Kind.BOOT, Kind.IDLE})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class CostItem:
     """The cost of one job on one machine, or of a machine's time without a job.
 
     Attributes:
         day: the day of a daily run, or the day on which another run was planned.
-        seconds: how long the job held its slot. For boot and idle time, `usd` divided by the
-            machine's price per second. So ten seconds of a half-idle machine count as five.
+        seconds: how long the job held its slot. Boot and idle time is counted for whole machines:
+            ten seconds of a half-idle machine count as five.
         usd: the cost, or None if the machine's price is unknown.
         instance: the EC2 instance, or None on other machines.
     """
@@ -59,11 +59,11 @@ class CostSum:
     Attributes:
         key: the values that all items have in common, such as {"study": "flights"}.
         usd: all known costs.
-        work: the cost of what led to results, including jobs' time between trials.
+        work: the cost of jobs without the part in `lost`. It includes jobs' time between trials.
         lost: the cost of failed attempts and interrupted executions.
         boot: the cost of machines before they joined the pool.
-        idle: the cost of machines, or parts of machines, without a job.
-        hours: the time for which jobs held slots, with or without a result.
+        idle: the cost of machines in the pool, or of parts of them, while they had no job.
+        hours: the time for which jobs held slots.
         unpriced_hours: the part of `hours` whose cost is not in `usd`, because the machine's price
             is unknown.
     """
@@ -89,13 +89,13 @@ def sum_known(costs: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def sums(items: Iterable[Item], by: Sequence[str]) -> list[CostSum]:
+def sums(items: Iterable[CostItem], by: Sequence[str]) -> list[CostSum]:
     """Return a sum for each group of items with the same values of `by`, sorted by these values.
 
     `by` has names from `BY`. If it has "run" without "study", runs are named STUDY/RUN, because
     several studies may have a run with the same id.
     """
-    groups: dict[tuple[str, ...], list[Item]] = {}
+    groups: dict[tuple[str, ...], list[CostItem]] = {}
     for item in items:
         values = {name: str(getattr(item, name)) for name in by}
         if item.run and "run" in by and "study" not in by:
@@ -104,8 +104,8 @@ def sums(items: Iterable[Item], by: Sequence[str]) -> list[CostSum]:
     return [add(groups[key], dict(zip(by, key, strict=True))) for key in sorted(groups)]
 
 
-def add(items: Sequence[Item], key: dict[str, str] | None = None) -> CostSum:
-    """Return the sum of items. `key` becomes the sum's `key`."""
+def add(items: Sequence[CostItem], key: dict[str, str] | None = None) -> CostSum:
+    """Return the sum of items, with the given `key`."""
     is_priced = not items or any(item.usd is not None for item in items)
 
     def usd(kinds: Iterable[Kind]) -> float | None:
@@ -113,7 +113,7 @@ def add(items: Sequence[Item], key: dict[str, str] | None = None) -> CostSum:
         costs = [item.usd for item in items if item.kind in chosen]
         return sum_known(costs) if costs or not is_priced else 0.0
 
-    def hours(chosen: Iterable[Item]) -> float:
+    def hours(chosen: Iterable[CostItem]) -> float:
         return sum(item.seconds for item in chosen if item.kind not in OVERHEAD) / HOUR
 
     return CostSum(

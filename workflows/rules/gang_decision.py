@@ -2,8 +2,8 @@
 
 A gang is several jobs that train one trial. Each job has an agent, which runs a worker (one rank).
 The roster has the orders for the agents. A generation (one set of ranks) first forms and then runs.
-It begins to run only after the previous generation's workers have ended. Otherwise the end of an
-old worker would look like the loss of a new one, and start another generation.
+The new generation runs only after all workers of the previous one have ended. Otherwise the end of
+an old worker would look like the loss of a new one, and would start another generation.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     RUN,
     Job,
     LeftOutAgent,
+    RankAgent,
     Roster,
-    Seat,
     Size,
     agents_by_proc,
 )
@@ -60,10 +60,11 @@ def decide(
 def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
     """Return which of a gang's jobs to remove from the queue, by their ProcId.
 
-    After the gang's end, these are the jobs that don't run, and the jobs whose agent has sent no
-    message recently. `SAVE_SECONDS` after the end, these are all jobs that are left. Before the
-    end, all jobs are removed if fewer than `size.least` are left. They are also removed if a job is
-    on hold, unless a person put it on hold.
+    Before the gang's end, all jobs are removed or none. All are removed if fewer than `size.least`
+    are left, or if anything but a person put a job on hold.
+
+    After the gang's end, jobs are removed if they don't run, or if their agent has sent no message
+    recently. `SAVE_SECONDS` later, all jobs are removed.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -79,8 +80,8 @@ def unneeded_packages(roster: Roster, files: Collection[str]) -> frozenset[str]:
     """Return the names of packages that aren't needed any more.
 
     After the gang's end, no package is needed. While a generation forms, all are needed. While a
-    generation runs, it needs its own packages, except checkpoints before its newest complete one.
-    It also needs the checkpoint from which it started.
+    generation runs, two kinds aren't needed: packages of earlier generations, and checkpoints older
+    than the newest complete one. The checkpoint from which the generation started is always needed.
     """
     found = {
         name: package
@@ -172,7 +173,7 @@ def _form_gang(
             state=RUN,
             since=now,
             members=tuple(
-                Seat(proc, agent.token, agent.host, agent.port, agent.door)
+                RankAgent(proc, agent.token, agent.host, agent.port, agent.door)
                 for proc, agent in sorted(ready.items())
             ),
             start=_newest(roster, packages),
@@ -187,8 +188,8 @@ def _form_gang(
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
     """Return the checkpoint from which the new generation starts, or None if there is none.
 
-    This is the last checkpoint of the trial's previous generation. If that generation has sent
-    none, it is `roster.start`, from which that generation started. Checkpoints of older generations
+    This is the last checkpoint that the previous generation sent. If it sent none, the new
+    generation starts from the same checkpoint as the previous one. Checkpoints of older generations
     don't count, because a rank that seemed lost may have sent them late.
     """
     own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
@@ -239,10 +240,9 @@ def _kept_apart(
 ) -> tuple[LeftOutAgent, ...]:
     """Return the agents to leave out, so that all others are connected with each other.
 
-    The agent with the most broken connections is left out first. Only agents in `heard` count,
-    which have sent a message recently. Others are lost, or will soon send messages again. If no
-    connection is broken, the result is empty. If one is broken, the result also includes the agents
-    that were left out before.
+    The agent with the most broken connections is left out first. A broken connection counts only if
+    both of its agents have sent a message recently (`heard`). The result is empty if no broken
+    connection counts. Otherwise it includes the agents that were left out before.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
@@ -274,10 +274,10 @@ def _after_failure(
 ) -> Roster:
     """Return the roster after a worker's failure.
 
-    The result is `another` (the roster for a new generation) or a roster that ends the trial. More
-    than `MOST_FAILURES` failures without a checkpoint in between are the trainer's fault, and end
-    the trial. The worker that ended first is the cause, because the others ended when they lost
-    their connection to it. While the result of this worker is on its way, return `roster`.
+    The result is usually `another`, the roster for a new generation. More than `MOST_FAILURES`
+    failures without a checkpoint in between are the trainer's fault. Then the trial ends with the
+    result of the worker that ended first, because the others ended when they lost their connection
+    to it. While that result is on its way, return `roster`.
     """
     has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
     failures = 1 if has_saved else roster.failures + 1

@@ -16,22 +16,20 @@ difference (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapte
 Statistical significance tests for machine translation evaluation, 2004). Both models were measured
 on the same rows, so rows are resampled in pairs.
 
-The rule that both conditions are needed has a disadvantage. If a model that is a little worse
-passes each day, the models slowly become worse. This is known as the creep of non-inferiority
-trials (D'Agostino, Massaro and Sullivan, Statistics in Medicine 22, 2003).
+To require both conditions has a disadvantage. If a slightly worse model passes each day, the models
+slowly become worse. This is known as the creep of non-inferiority trials (D'Agostino, Massaro and
+Sullivan, Statistics in Medicine 22, 2003).
 
-The difference of the models' mean losses is positive if the challenger's loss is higher. A
-difference that is due to chance could as well have been in the challenger's favour. So the
-difference counts as chance only if its confidence interval reaches below zero by at least a quarter
-of the difference (`_AS_WELL`). An interval that begins just below zero is not enough. One row with
-a very large loss can cause such an interval, because a third of all bootstrap samples don't contain
-the row. But one row can't make the interval reach that far below zero. This rule, too, has a
-disadvantage. The gate rejects 9 % instead of 5 % of the challengers that are as good as the
-champion. A rank test or a trimmed mean is no alternative, because neither depends on how large the
-largest losses are.
+The gate compares the models' mean losses. Their difference is positive if the challenger's loss is
+higher. It counts as chance only if its confidence interval reaches below zero by at least a quarter
+of the difference (`_AS_WELL`). An interval that begins just below zero is not enough: one row with
+a very large loss can cause it, because a third of all bootstrap samples don't contain the row. But
+one row can't make the interval begin far below zero. The disadvantage: the gate rejects 9 % instead
+of 5 % of the challengers that are as good as the champion. A rank test or a trimmed mean is no
+alternative, because both ignore how large the largest losses are.
 
 If a day's labels are shuffled, both models look equally bad on the day's rows. So if the trainer
-also measures a constant prediction, the challenger must be shown to be better than that prediction.
+also measures a constant prediction, the challenger must be shown to be better than this prediction.
 
 A champion can't be good on values that it never saw, such as categories with a new spelling. So the
 challenger must also pass on the rows without such values. If more than half of all rows have such
@@ -50,8 +48,8 @@ from trialfleet.workflows.facts.models.verdict import (
     BASELINE,
     CHALLENGER,
     CHAMPION,
-    Compared,
     ComparedModel,
+    GateMetrics,
     Verdict,
 )
 
@@ -88,7 +86,7 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measurement:
     """The gate's measurement of a model.
 
     `metrics` has the finite metrics. `not_finite` has the others as text, such as "nan". `losses`
@@ -103,11 +101,8 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passed:
-    """A model that passed the gate.
-
-    `is_worse` says whether its metric is worse than the champion's. `why` is the gate's reason.
-    """
+class PassedModel:
+    """A model that passed the gate, although its metric may be worse than the champion's."""
 
     why: str
     is_worse: bool
@@ -119,22 +114,16 @@ class Passed:
         return f"the gate let it pass: {self.why}"
 
 
-def passed_message(rule: Rule, verdict: Verdict) -> Passed | None:
-    """Return the message about a model that passed a comparison with a champion.
-
-    Return None if the model did not pass, or if there was no champion.
-    """
+def passed_message(rule: Rule, verdict: Verdict) -> PassedModel | None:
+    """Return the message about a model that passed a comparison with a champion, else None."""
     if not verdict.promoted or verdict.champion is None:
         return None
     worse = _loss_difference(rule, verdict.challenger.metrics, verdict.champion.metrics)
-    return Passed(why=verdict.why, is_worse=worse > 0)
+    return PassedModel(why=verdict.why, is_worse=worse > 0)
 
 
 def kept_words(champion: str | None) -> str:
-    """Return a text which says that a region keeps its current model.
-
-    The text names the model's run `champion`, if it is known.
-    """
+    """Return a text about a new model: its region kept the current one, of the run `champion`."""
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
@@ -156,14 +145,14 @@ def gate_rule(study: Study) -> Rule:
 
 
 def decide(
-    rule: Rule, measured: Mapping[str, Measured], *, champion: str, challenger: str
+    rule: Rule, measured: Mapping[str, Measurement], *, champion: str, challenger: str
 ) -> Verdict:
     """Return the verdict on two models that were measured on the same rows.
 
-    `measured` has the keys "champion" and "challenger". It may also have "baseline" (a constant
-    prediction). If it has "champion_seen" and "challenger_seen", these are the same models,
-    measured only on rows without values that are new to the champion. `champion` and `challenger`
-    are the ids of the models' runs.
+    `measured` has the keys "champion" and "challenger". It may also have "baseline", a constant
+    prediction. It may have "champion_seen" and "challenger_seen", which are the same models,
+    measured only on rows whose values the champion knows. `champion` and `challenger` are the ids
+    of the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:
@@ -176,13 +165,13 @@ def decide(
         metric=rule.metric,
         champion=ComparedModel(run=champion, metrics=metrics[CHAMPION]),
         challenger=ComparedModel(run=challenger, metrics=metrics[CHALLENGER]),
-        baseline=Compared(metrics=metrics[BASELINE]) if BASELINE in metrics else None,
+        baseline=GateMetrics(metrics=metrics[BASELINE]) if BASELINE in metrics else None,
         interval=interval,
     )
 
 
 def _decision(
-    rule: Rule, measured: Mapping[str, Measured]
+    rule: Rule, measured: Mapping[str, Measurement]
 ) -> tuple[bool, str, tuple[float, float] | None]:
     for name in (CHALLENGER, CHAMPION):
         if value := measured[name].not_finite.get(rule.metric):
@@ -207,15 +196,18 @@ def _decision(
         )
     sure = f"{rule.confidence:.0%} confidence"
     if interval[0] > 0:
-        loss = f"its losses per row are higher by at least {interval[0]:.4g} on average with {sure}"
+        loss = (
+            "the new model's losses per row are higher by at least "
+            f"{interval[0]:.4g} on average with {sure}"
+        )
         comparison = f"{values}: worse by {worse:.4g}{_tolerance_text(rule)}, and {loss}"
         return False, comparison + _small_loss_text(rule, worse, measured[CHAMPION]), interval
     higher = float(differences.mean())
     if -interval[0] < _AS_WELL * higher:
         few = (
-            f"its losses per row are higher by {higher:.4g} on average; a few rows may cause that, "
-            f"but chance alone does not: by chance, they would have been lower by "
-            f"{-interval[0]:.4g} at most ({sure})"
+            f"the new model's losses per row are higher by {higher:.4g} on average; a few rows may "
+            f"cause that, but chance alone does not: the interval of {sure} reaches only "
+            f"{-interval[0]:.4g} below zero"
         )
         return False, f"{values}: worse by {worse:.4g}{_tolerance_text(rule)}, and {few}", interval
     return True, f"{values}; the new model is worse, but this may be chance ({sure})", interval
@@ -225,7 +217,7 @@ def _tolerance_text(rule: Rule) -> str:
     return f" (tolerance {rule.tolerance:g})" if rule.tolerance else ""
 
 
-def _small_loss_text(rule: Rule, worse: float, champion: Measured) -> str:
+def _small_loss_text(rule: Rule, worse: float, champion: Measurement) -> str:
     if worse > _LITTLE * abs(champion.metrics[rule.metric]):
         return ""
     unit = 10.0 ** math.floor(math.log10(worse))  # rounded up to one digit that isn't zero
@@ -233,8 +225,8 @@ def _small_loss_text(rule: Rule, worse: float, champion: Measured) -> str:
     return f"; if such a small loss is acceptable, set gate.tolerance, to {say:g} for example"
 
 
-def _unpairable_text(measured: Mapping[str, Measured]) -> str:
-    """Return a note for models whose losses can't be paired, or "" if a model has no losses."""
+def _unpairable_text(measured: Mapping[str, Measurement]) -> str:
+    """Return a note that the losses can't be compared by row, or "" if a model has no losses."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
         return ""
@@ -242,7 +234,7 @@ def _unpairable_text(measured: Mapping[str, Measured]) -> str:
     return f" (the losses, of {one} and {other} rows, can't be compared row by row)"
 
 
-def _constant_model_reason(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
+def _constant_model_reason(rule: Rule, measured: Mapping[str, Measurement]) -> str | None:
     baseline, challenger = measured.get(BASELINE), measured[CHALLENGER]
     if not rule.baseline or baseline is None or rule.metric not in baseline.metrics:
         return None
@@ -253,17 +245,16 @@ def _constant_model_reason(rule: Rule, measured: Mapping[str, Measured]) -> str 
     interval = _confidence_interval(rule, _differences(challenger, baseline))
     if interval and interval[1] >= 0:
         return (
-            f"not shown to be better than a constant prediction by its losses per row ({values}; "
-            f"{rule.confidence:.0%} confidence); are the labels right?"
+            "the losses per row don't show that the new model is better than a constant prediction "
+            f"({values}; {rule.confidence:.0%} confidence); are the labels right?"
         )
     return None
 
 
-def _new_values_reason(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
-    """Return why the challenger may be better only on rows with values new to the champion.
+def _new_values_reason(rule: Rule, measured: Mapping[str, Measurement]) -> str | None:
+    """Return why the challenger may be better only thanks to values new to the champion.
 
-    Return None if the challenger also passes on the rows without such values, or if the models were
-    not measured on these rows.
+    Return None if it also passes on the rows without such values, or if these weren't measured.
     """
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):
@@ -272,28 +263,25 @@ def _new_values_reason(rule: Rule, measured: Mapping[str, Measured]) -> str | No
     if share < _ENOUGH_SEEN or any(rule.metric not in each.metrics for each in seen.values()):
         return f"{_values(rule, measured, CHAMPION)}, which is no fair comparison"
     promoted, why, _ = _decision(rule, seen)
-    return None if promoted else f"on the rows that the champion can know: {why}"
+    return None if promoted else f"on the rows whose values the champion knows: {why}"
 
 
-def _rows(model: Measured) -> int:
+def _rows(model: Measurement) -> int:
     return 0 if model.losses is None else len(model.losses)
 
 
-def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:
+def _values(rule: Rule, measured: Mapping[str, Measurement], other: str) -> str:
     new, old = (measured[name].metrics[rule.metric] for name in (CHALLENGER, other))
     digits = next((n for n in range(4, 17) if f"{new:.{n}g}" != f"{old:.{n}g}"), 4)
     return f"{rule.metric} {new:.{digits}g}, {other} {old:.{digits}g}"
 
 
 def _loss_difference(rule: Rule, new: Mapping[str, float], old: Mapping[str, float]) -> float:
-    """Return by how much the new metric is worse than the old one.
-
-    The result is negative if the new metric is better.
-    """
+    """Return by how much the new metric is worse than the old one, or below 0 if it is better."""
     return loss(new[rule.metric], rule.direction) - loss(old[rule.metric], rule.direction)
 
 
-def _differences(challenger: Measured, other: Measured) -> Losses | None:
+def _differences(challenger: Measurement, other: Measurement) -> Losses | None:
     """Return the challenger's losses minus the other's, or None if rows can't be paired."""
     one, two = challenger.losses, other.losses
     if one is None or two is None or len(one) != len(two) or len(one) < 2:
@@ -308,8 +296,8 @@ def _confidence_interval(rule: Rule, differences: Losses | None) -> tuple[float,
 def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float, float]:
     """Return a lower and an upper bound of the mean of `differences`.
 
-    Each bound holds with the level `confidence`. `differences` has at least two values. The same
-    `seed` gives the same result.
+    Each of the bounds holds with the confidence `confidence`. At least two differences are needed.
+    The same `seed` gives the same result.
     """
     import numpy as np
 

@@ -10,8 +10,8 @@ stuck       A job stays too long in a temporary state, a DAG node's script runs 
             agent gets no answer from the optimiser's service. The attempt fails only if its job
             stays in a temporary state for three times the allowed time.
 
-Interrupted starts that kept work don't count for the limit of five starts. So spot instances may
-interrupt a trial any number of times if checkpoints save its work.
+After a start that kept work, the count of starts begins again. So spot instances may interrupt a
+trial any number of times if checkpoints save its work.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _same_cuts(cuts: Sequence[Execution]) -> list[Execution]:
 def _wasted_starts(job: JobFacts, now: float) -> int:
     """Return how many of the latest starts, in a row, kept no work.
 
-    Return 0 if the present start has run longer than each of them, and longer than a minute.
+    Return 0 if the present start has run for more than a minute, and longer than each of them.
     """
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):
@@ -190,8 +190,8 @@ def _state(job: JobFacts) -> tuple[str, float] | None:
     """Return a job's state and how many seconds it may last, or None if it isn't temporary."""
     of_input = LONG + job.input_mb / _MB_PER_SECOND
     states: dict[int, tuple[str, float]] = {
-        JobStatus.REMOVED: ("removed and still in the queue", LONG),
-        JobStatus.COMPLETED: ("completed and still in the queue", _COMPLETED_SECONDS),
+        JobStatus.REMOVED: ("removed but has stayed in the queue", LONG),
+        JobStatus.COMPLETED: ("completed but has stayed in the queue", _COMPLETED_SECONDS),
         JobStatus.SENDS_OUTPUT: ("sending its output", LONG + job.disk_mb / _MB_PER_SECOND),
         JobStatus.SUSPENDED: ("suspended", LONG),
         JobStatus.BLOCKED: ("waiting for the files that it shares with other jobs", of_input),

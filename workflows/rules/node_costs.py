@@ -7,10 +7,10 @@ For each node with its price p and its life from launch to end:
     boot  = p · (joined - launched), at most total - jobs
     idle  = total - jobs - boot
 
-So a fleet's items add up to the cost in the fleet's record. If the costs of a node's jobs, as
-computed from the logs, exceed the node's total, they are scaled down to the total. This happens if
-trials with and without GPUs shared the node, because their shares may add up to more than 1. It
-also happens if the node ended earlier than the logs say.
+So a fleet's items add up to the cost in the fleet's record. If the jobs of a node cost more than
+its total, according to the logs, their costs are scaled down to the total. This happens if trials
+with and without GPUs shared the node, because their shares may add up to more than 1. It also
+happens if the node ended earlier than the logs say.
 
 Boot and idle time is charged to the runs and regions that used the node, in proportion to their
 jobs' costs. If no run used the node, the run for which it was launched is charged. For a node
@@ -25,20 +25,19 @@ from datetime import datetime, timedelta
 
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
 from trialfleet.workflows.facts.jobs.slot_price import HOUR
-from trialfleet.workflows.rules.cost_sums import Item, Kind
+from trialfleet.workflows.rules.cost_sums import CostItem, Kind
 
 
 def add_node_costs(
-    items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime
-) -> list[Item]:
+    items: Iterable[CostItem], lifetimes: Mapping[str, Lifetime], now: datetime
+) -> list[CostItem]:
     """Return the costs of jobs, with the costs of EC2 nodes' boot and idle time added.
 
-    `items` are the costs of jobs. They are scaled down if the jobs of a node cost more than the
-    node. `lifetimes` has the lifetime of each node, by EC2 instance. Running nodes are charged
-    until `now`, or until their leases end if that is earlier.
+    `items` are the costs of jobs. `lifetimes` has the lifetime of each node, by EC2 instance.
+    Running nodes are charged until `now`, or until their leases end if that is earlier.
     """
-    by_node: dict[str, list[Item]] = {name: [] for name in lifetimes}
-    found: list[Item] = []
+    by_node: dict[str, list[CostItem]] = {name: [] for name in lifetimes}
+    found: list[CostItem] = []
     for item in items:
         by_node.get(item.instance or "", found).append(item)
     for name, jobs in by_node.items():
@@ -46,7 +45,7 @@ def add_node_costs(
     return found
 
 
-def _node(name: str, life: Lifetime, jobs: Sequence[Item], now: datetime) -> list[Item]:
+def _node(name: str, life: Lifetime, jobs: Sequence[CostItem], now: datetime) -> list[CostItem]:
     if life.price is None:
         return list(jobs)
     until = life.end_time(now)
@@ -59,7 +58,7 @@ def _node(name: str, life: Lifetime, jobs: Sequence[Item], now: datetime) -> lis
     booting = life.price * max(0.0, (joined - life.launched) / timedelta(hours=1))
     boot = min(rest, booting)
     overhead = {Kind.BOOT: boot, Kind.IDLE: rest - boot}
-    whose = paid if used else [Item(run=life.run, kind=Kind.IDLE, seconds=0, usd=1.0)]
+    whose = paid if used else [CostItem(run=life.run, kind=Kind.IDLE, seconds=0, usd=1.0)]
     return [
         *paid,
         *(
@@ -71,8 +70,8 @@ def _node(name: str, life: Lifetime, jobs: Sequence[Item], now: datetime) -> lis
     ]
 
 
-def _divide_cost(usd: float, jobs: Sequence[Item]) -> list[tuple[Item, float]]:
-    shares: dict[Item, float] = {}
+def _divide_cost(usd: float, jobs: Sequence[CostItem]) -> list[tuple[CostItem, float]]:
+    shares: dict[CostItem, float] = {}
     for job in jobs:
         whose = replace(job, kind=Kind.IDLE, seconds=0.0, usd=None, instance=None)
         shares[whose] = shares.get(whose, 0.0) + (job.usd or 0.0)

@@ -23,10 +23,7 @@ def region_state(
     node: NodeStatus | None,
     run_state: RunState,
 ) -> RunState:
-    """Return the state of a region.
-
-    `node` is the region's DAG node in the run's graph.
-    """
+    """Return the state of a region, whose DAG node in the run's graph is `node`."""
     if records.is_done:
         return RunState.DONE
     has_ended = run_state in {RunState.STOPPED, RunState.FAILED}
@@ -45,9 +42,9 @@ def early_end_reason(
 ) -> str | None:
     """Return why a region ended early.
 
-    Return None if the region did not end early, or if the reason is unknown. `node` is the region's
-    DAG node in the run's graph. `by_stop` is True after `trialfleet stop`. `error` (from
-    `last_error`) is the reason if the region failed without recording one.
+    Return None if it did not end early, or if the reason is unknown. `node` is the region's DAG
+    node in the run's graph. `by_stop` is True after `trialfleet stop`. `error` is the result of
+    `last_error`.
     """
     if state not in {RunState.FAILED, RunState.STOPPED}:
         return None
@@ -89,9 +86,9 @@ def region_phase(
 ) -> str:
     """Return the phase of a region: waiting, trials, best (full training), gate, publish or done.
 
-    `finished` is the number of ended trials. `has_best` says whether any trial is complete. If no
-    trial is complete, no full training follows. `ends` reads the files of the full training and the
-    gate, and is called only after all trials have ended.
+    `finished` is the number of ended trials. `has_best` says whether any trial is complete, because
+    otherwise no full training follows. `ends` reads the files of the full training and the gate,
+    and is called only after all trials have ended.
     """
     if records.is_done:
         return "done"

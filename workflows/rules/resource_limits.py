@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from trialfleet.nodes.job.messages import Order
 from trialfleet.nodes.job.pack_and_unpack import MOST_MEMBERS
-from trialfleet.workflows.facts.jobs.agent_messages import Ended
+from trialfleet.workflows.facts.jobs.agent_messages import ReportedEnd
 
 # Codes of holds that another attempt with the same parameters would meet again: a limit of the
 # submit file (periodic_hold), memory, and the two time limits that a person may set in a submit
@@ -39,14 +39,13 @@ def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
 
 
 def over_by_agent(
-    ended: Ended, order: Order | None, places: Mapping[str, str], *, has_result: bool
+    ended: ReportedEnd, order: Order | None, places: Mapping[str, str], *, has_result: bool
 ) -> str:
     """Return the message about a trial that its agent ended because of an exceeded limit.
 
-    `order` has the trial's limits, or is None if unknown. `has_result` says whether the trial's
-    result.json is complete. If so, a trial that exceeded its time had finished, but did not exit.
-    Unless the trial left too many files, the message names the study's key to raise, and the key's
-    `FILE:LINE` if `places` has it.
+    `order` has the trial's limits, or is None if unknown. `has_result` says whether result.json is
+    complete: then a trial over its time had finished its work, but did not exit. For most limits,
+    the message names the study's key to raise, and the key's `FILE:LINE` if `places` has it.
     """
     if ended.over == "disk":
         words = "over its disk: the files that it left exceed the limit"

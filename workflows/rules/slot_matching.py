@@ -37,8 +37,7 @@ class Prospects:
         fit: the number of slots that meet all of the job's requirements.
         willing: the number of fitting slots whose START accepts the job now.
         concurrency: how many such jobs the willing slots can run at a time if they run no others.
-        lacking: the requirements that some slots don't meet, as text. The one that the fewest slots
-            meet comes first.
+        lacking: a text for each requirement that some slots don't meet, the rarest first.
         has_fleet: whether the pool has EC2 nodes of a fleet, so that more nodes may join.
     """
 
@@ -163,7 +162,7 @@ def split_clauses(expression: str) -> list[str]:
 
 
 def _binds_less(text: str, i: int) -> bool:
-    """Return whether an operator that binds less than `&&` (`||`, `? :` or `?:`) begins at `i`."""
+    """Return whether an operator that binds less than `&&` (`||` or `?:`) begins at `i`."""
     return text.startswith("||", i) or (text[i] == "?" and text[i - 1 : i + 2] != "=?=")
 
 
@@ -190,10 +189,7 @@ def _accepts(slot: ClassAd, job: ClassAd) -> bool:
 
 
 def _job_capacity(job: ClassAd, slot: ClassAd) -> int:
-    """Return how many such jobs a slot runs at a time.
-
-    Only a partitionable slot, which HTCondor divides among jobs, may run more than one.
-    """
+    """Return how many such jobs a slot runs at a time."""
     if slot.get("PartitionableSlot") is not True:
         return 1
     asked = {name: number_attribute(job, f"Request{name}") for name in RESOURCES}

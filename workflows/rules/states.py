@@ -141,11 +141,7 @@ def trial_state(trial: StoredTrial, unfinished: Mapping[str, TrialState]) -> Tri
 
 
 def unfinished_state(region: RunState, *, running: bool, held: bool) -> TrialState:
-    """Return the state of a trial that has no result yet.
-
-    `region` is the state of the trial's region. `running` says whether the trial's job runs, and
-    `held` says whether it is on hold.
-    """
+    """Return the state of a trial without a result, from its region's state and its job's state."""
     if region in {RunState.UNKNOWN, RunState.PLANNED}:  # another manager may train it
         return TrialState.UNKNOWN
     if region not in {RunState.RUNNING, RunState.WAITING, RunState.HELD}:

@@ -57,8 +57,8 @@ def band(values: Sequence[float], floor: float) -> tuple[float, float]:
     """Return the range of a feature's usual values, from its values on past days.
 
     The range is median ± 5 · 1.4826 · MAD (the median distance from the median), or ± `floor` if
-    that is wider. It always includes the second lowest and the second highest value. So if two past
-    days had low values, as on weekends, such a value is usual. One odd day has no such effect.
+    that is wider. It always includes the second lowest and the second highest value. So a value is
+    usual if it occurred on two past days, as on weekends, but not if it occurred on one odd day.
     """
     middle, ordered = median(values), sorted(values)
     width = max(floor, _SPREADS * median(abs(value - middle) for value in values))
@@ -198,9 +198,8 @@ def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
     if not is_detectable:
         return ""
     return (
-        f"they are no better than shuffled: the columns predict {today.target!r} with a score of "
-        f"{today.labels.score:.2g}, and shuffled labels with a score of up to "
-        f"{today.labels.shuffled:.2g}"
+        f"the columns predict {today.target!r} no better than shuffled labels (score "
+        f"{today.labels.score:.2g}; shuffled: up to {today.labels.shuffled:.2g})"
     )
 
 

@@ -32,9 +32,8 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 def seems_useless(final: str | None, cause: Cause | None, *, complete: int) -> bool:
     """Return whether a region would probably fail again after a resume.
 
-    `final` is the result of `final_reason`, and `cause` is a cause of failed attempts. The result
-    is True if `final` is not None. It is also True if no trial is complete (`complete` is 0) and
-    at least `ENOUGH` attempts failed, all of them for this cause.
+    This is so if there is a final reason (`final`, from `final_reason`). It is also so if no trial
+    is complete, and at least `ENOUGH` attempts failed, all of them for `cause`.
     """
     if final:
         return True
@@ -42,11 +41,6 @@ def seems_useless(final: str | None, cause: Cause | None, *, complete: int) -> b
 
 
 def _would_recur(reason: str | None) -> bool:
-    """Return whether a region ended for a reason that would recur after a resume.
-
-    There are two such reasons: the trainer left no model, or all attempts failed alike from a cause
-    inside the run, such as the run's copy of the trainer.
-    """
     text = reason or ""
     why = text.removeprefix(GAVE_UP)
     return LEFT_NO_MODEL in text or (why != text and not _OUTSIDE.match(why))
@@ -57,16 +51,14 @@ def final_reason(
 ) -> str | None:
     """Return why a region with no model gets no more trials, even after a resume.
 
-    Return None if the region may get more trials.
-
-    `reason` is why the region ended early, if it did. `failed` is the number of trials that failed
-    for good, and `allowed` is how many may fail. Of at most `budget` trials, `finished` have ended,
-    and `done` of these are complete.
+    Return None if the region may get more trials. `reason` is why the region ended early, if it
+    did. `failed` trials failed for good, and `allowed` trials may fail. `finished` trials have
+    ended in any way, and `done` trials are complete. `budget` is the maximum number of trials.
     """
     if refused := refusal("region", Facts(failed=failed, failures=allowed)):
         return refused.reason
     if _would_recur(reason):
         return reason
     if finished >= budget and not done:
-        return f"no trial completed, and all {budget} are over"
+        return f"no trial completed, and the budget of {budget} trial(s) is used up"
     return None

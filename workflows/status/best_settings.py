@@ -17,8 +17,8 @@ class BestSettings:
     """The best settings of a region, and what became of them.
 
     `value` is the best trial's value of the objective. `final` has the metrics of the full
-    training, or None before the model is published. `published` is the folder of the published
-    model, or None.
+    training, or None before the model is published. `published` is the published model's folder, or
+    None.
     """
 
     region: str

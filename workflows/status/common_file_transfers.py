@@ -21,10 +21,7 @@ Ad = dict[str, Any]
 
 
 class Transfer(NamedTuple):
-    """The last event about common files in a job's log.
-
-    `is_over` says whether the transfer ended.
-    """
+    """The last event about common files in a job's log."""
 
     is_over: bool
     time: float
@@ -49,9 +46,9 @@ def overdue_jobs(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
 def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
     """Return those of a region's `waiting` jobs whose common files will not arrive by themselves.
 
-    `waiting` has each job with the last event about its common files. The result has the jobs that
-    have waited for over 10 s and whose own transfer has ended. If no waiting job of the region has
-    a transfer in progress, the result has all jobs that have waited for over 10 s.
+    The returned jobs have waited for over 10 s. Either their own transfer has ended, or no waiting
+    job of the region has a transfer in progress. `waiting` has each job with the last event about
+    its common files.
     """
     is_sending = any(  # transfers that began before the job's wait were interrupted
         last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]

@@ -31,8 +31,7 @@ def read_dagmans(folder: RunFolder) -> tuple[list[tuple[float, float | None]], l
 def pauses_so_far(folder: RunFolder, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
     """Return the times when no DAGMan of a run executed, from the DAGMans' event logs.
 
-    If a log lacks the end of a DAGMan's execution, the last start or end of a trial's execution
-    before the next DAGMan began counts as the end.
+    If a log lacks the end of an execution, `find_pauses` estimates it from the trials' executions.
     """
     active, stops = read_dagmans(folder)
     signs: set[float] = set()
@@ -52,8 +51,8 @@ def find_pauses(
     After a stop, a pause of at least a second counts. Any other pause must last at least a minute.
 
     Args:
-        active: begin and end of each DAGMan's execution. If an end is unknown (None), the last of
-            `signs` before the next begin is used.
+        active: begin and end of each DAGMan's execution. If the end is None (unknown), the last of
+            `signs` before the next execution is used.
         signs: the times of events of the run's jobs.
         stops: the times when the whole graph's DAGMan was removed from the queue.
     """

@@ -52,9 +52,9 @@ def outcomes_now(
 def left_out(run: Path, day: date) -> list[Outcome]:
     """Return the outcomes of regions that failed on `day` before a run was planned for them.
 
-    Of the day's attempts, those that planned the run in the folder `run` are considered, and those
-    that planned no run, for example because the data never arrived. The result is empty if the
-    study has no journal.
+    The attempt in which a region failed either planned the run in the folder `run`, or planned no
+    run, for example because the data never arrived. The result is empty if the study has no
+    journal.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():
@@ -86,10 +86,7 @@ def unknown_days_text(error: TrialfleetError) -> str:
 
 
 def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, str]:
-    """Return the warnings from the checks of the day's table, by region.
-
-    They are read from the folders of the runs that `outcomes` name.
-    """
+    """Return the warnings from the checks of the day's table, by region."""
     found = {
         one.region: read_warnings(RunFolder(folder.run(one.run)).region(region_slug(one.region)))
         for one in outcomes

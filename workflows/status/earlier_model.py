@@ -29,9 +29,8 @@ def with_previous(published: Path, study: Study) -> WithPrevious:
     """Return a metric of a published model and of the region's previous model.
 
     If a gate measured both models on the same rows, the metric and its values are the gate's.
-    Otherwise the metric is `study.compared_metric`, and each model's value is from the model's own
-    full training. The two trainings measured different rows. Raises OSError if the folder of the
-    region's models can't be read.
+    Otherwise the metric is `study.compared_metric`, and each model's value is from its own full
+    training, on other rows. Raises OSError if the folder of the region's models can't be read.
     """
     verdict = read_model_verdict(published)
     if study.gate and verdict:

@@ -1,9 +1,9 @@
 """Warnings that a full training is far worse than all trials, or has an implausible test loss.
 
-The first warning says that the training may have diverged. It is given if the training's result is
-worse than that of the worst trial, by more than the difference between the worst and the best
-trial. The second warning exists only with `trainer: tabular`. It is given if the validation and
-test losses differ by more than chance explains.
+The first warning says that the training may have diverged. It is given if the training is worse
+than the worst trial, by more than the difference between the worst and the best trial. The second
+warning exists only with `trainer: tabular`. It is given if the validation and test losses differ by
+more than chance explains.
 
 Notation, for the rows of one part of a table:
 
@@ -18,14 +18,13 @@ standard error is about c · √(1/n_val + 1/n_test) (the delta method). The sec
 - losses that differ by more than a factor of two, because with many rows a small difference is
   significant but not relevant
 
-For squared errors c is 2: more than the √2 of normal errors, because real errors have longer tails.
-For cross-entropies c is 3, because a few surprising rows dominate them. With 30 rows in each part,
-the second warning needs squared errors that differ by a factor of 4.7 (their roots by 2.2). With
-100 rows the factor is 2.3, with 10 rows 15.
+For squared errors, c is 2. It would be √2 for normal errors, but real errors have longer tails. For
+cross-entropies, c is 3, because a few surprising rows dominate them. For example, with 10, 30 or
+100 rows in each part, the second warning needs mean squared errors that differ by a factor of 15,
+4.7 or 2.3.
 
 c is fixed, not measured from the losses of rows, because an outlier would increase c and hide
-itself. A gate's file with the loss of each row is used only to show how much of the loss one row
-makes up.
+itself. A gate's file with the loss of each row only shows how much of the loss one row makes up.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def _worse_than_trials(files: RegionFolder, study: Study, results: Sequence[floa
     best = min(results, key=lambda result: loss(result, direction))
     return (
         f"the full training's {result_text(metric, own)} is far worse than the results of all "
-        f"{len(results)} trials, whose best is {best:.5g}: it may have diverged"
+        f"{len(results)} trials, whose best is {best:.5g}: the training may have diverged"
     )
 
 

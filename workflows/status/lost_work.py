@@ -9,7 +9,7 @@ from typing import NamedTuple
 from trialfleet import untrusted_files
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
-from trialfleet.workflows.facts.jobs.job_log import Stay, read_job_stays, read_stays
+from trialfleet.workflows.facts.jobs.job_log import PricedExecution, read_job_stays, read_stays
 from trialfleet.workflows.facts.jobs.ordered_trial import find_lane, in_lane
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
@@ -26,7 +26,7 @@ _MUCH, _LEAST_SECONDS = 1 / 3, 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class WorkTime:
     """The total execution time of jobs, and its lost part.
 
     `lost_seconds` is the time of failed attempts and interrupted executions, except the part that a
@@ -38,7 +38,7 @@ class Work:
     lost_share: float = 0.0
 
     @classmethod
-    def from_parts(cls, parts: Iterable[tuple[float, float]]) -> Work:
+    def from_parts(cls, parts: Iterable[tuple[float, float]]) -> WorkTime:
         """Return the sum of `parts`, which are pairs of seconds and lost seconds."""
         found = list(parts)
         seconds, lost = sum(each for each, _ in found), sum(lost for _, lost in found)
@@ -79,14 +79,14 @@ class WorkReader:
         trials: Sequence[StoredTrial],
         queued: QueuedRun | None,
         now: float,
-    ) -> tuple[Work, float | None]:
+    ) -> tuple[WorkTime, float | None]:
         """Return a region's work so far and its cost. An unknown cost is None.
 
         `queued` is None if the queue is unreachable. `now` is in Unix seconds.
         """
         running = queued.running if queued else frozenset()
         parts = self._parts(region, trials, running, now)
-        work = Work.from_parts((part.seconds, part.lost_seconds) for part in parts)
+        work = WorkTime.from_parts((part.seconds, part.lost_seconds) for part in parts)
         return work, sum_known(part.usd for part in parts)
 
     def _parts(
@@ -176,7 +176,7 @@ def _trial_node(region: RegionGraph, trial: StoredTrial) -> str:
 def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTrial]) -> object:
     """Return a value that changes with each event of a region's jobs.
 
-    The result is None if a trial is unfinished.
+    Return None if a trial is unfinished.
     """
     if not all(trial.state.is_finished() for trial in trials):
         return None
@@ -186,10 +186,10 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_part(part: _Part) -> _Part:
-    """Return only the lost seconds of `part`. Another part has its total seconds and its cost."""
+    """Return `part` with its lost seconds only, because another part has its seconds and cost."""
     return part._replace(seconds=0.0, usd=None)
 
 
-def _sum(stays: Sequence[Stay]) -> _Part:
+def _sum(stays: Sequence[PricedExecution]) -> _Part:
     lost = sum(stay.lost_seconds for stay in stays)
     return _Part(sum(stay.seconds for stay in stays), lost, sum_known(stay.usd for stay in stays))

@@ -65,11 +65,10 @@ class Fault:
         region: the slug of the DAGMan's or trial's region, or None for the whole graph's DAGMan.
         job: the cluster id of the DAGMan's or trial's job, or None if no job in the queue has the
             fault.
-        what: the fault as text. It has no numbers that change, so that each check gives the same
-            text.
+        what: the fault as text. Each check gives the same text, because it has no changing numbers.
         patience: the seconds that the fault may last before its repair.
-        is_sure: whether one check proves the fault. False if there may be no fault, because the
-            queue and the files were read at different times.
+        is_sure: whether one check proves the fault. If False, there may be no fault: queue and
+            files may have been read at different times.
         has_parent: whether a DAGMan of the run waits for the faulty DAGMan or for the trial.
         node: the trial's DAG node, or None for a DAGMan.
     """
@@ -86,8 +85,8 @@ class Fault:
     def for_person(self) -> Fault:
         """Return the fault with the remedy for a repair that a person requests.
 
-        If a person put a DAGMan on hold, the fault's remedy is NONE, so the supervisor doesn't
-        release the DAGMan. If a person requests the repair, the remedy is RELEASE.
+        The supervisor doesn't release a DAGMan that a person put on hold: the remedy is NONE. If a
+        person requests the repair, the remedy is RELEASE.
         """
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
@@ -123,7 +122,6 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
 
 
 def _transfer_faults(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
-    """Return a fault for each job or gang whose common files will not arrive by themselves."""
     return [
         Fault(
             region=ad["TrialfleetRegion"],
@@ -224,8 +222,7 @@ class _Dagman:
     def _missed_ends(self, now: float) -> Fault | None:
         """Return a fault if DAGMan missed the end of a DAG node's job or script.
 
-        DAGMan's file with the status of its DAG nodes is ignored if the file is old, because DAGMan
-        may have stalled or restarted since.
+        An old node status file is ignored, because DAGMan may have stalled or restarted since.
         """
         written = self._last_update()
         if written < self.ad["EnteredCurrentStatus"] or abs(now - written) > FRESH:
@@ -243,9 +240,9 @@ class _Dagman:
     def _missed_script_fault(self, nodes: dict[str, NodeStatus]) -> Fault | None:
         """Return a fault if DAGMan missed the end of a script.
 
-        If DAGMan ignored the script's end, the remedy is a restart. DAGMan then reads its log again
-        (recovery), and runs the DAG node's scripts again. If DAGMan's log is damaged, a recovery
-        would fail. The remedy is then a new DAGMan job without recovery.
+        Usually the remedy is a restart: DAGMan reads its log again (recovery), and repeats the
+        script. With a damaged log, a recovery would fail, so the remedy is a new DAGMan job without
+        recovery.
         """
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
@@ -262,10 +259,7 @@ class _Dagman:
 
 
 def _orphan_faults(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
-    """Return a fault for each DAGMan process that blocks a new DAGMan.
-
-    The job of such a process is gone from the queue, is idle, or is on hold.
-    """
+    """Return a fault for each DAGMan process whose job isn't running. It blocks a new DAGMan."""
     waits = {JobStatus.IDLE, JobStatus.HELD}
     served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in waits}
     what = "its DAGMan has no job in the queue"
@@ -288,8 +282,8 @@ def _absence_faults(folder: RunFolder) -> list[Fault]:
 def _lost_region_faults(folder: RunFolder, submitted: Container[str | None]) -> list[Fault]:
     """Return at most one fault: a region's DAGMan is lost, and no DAGMan will submit it again.
 
-    `submitted` has the slugs of the regions whose DAGMan is in the queue and was submitted on its
-    own, not by the whole graph's DAGMan. None stands for the whole graph's DAGMan.
+    `submitted` has the DAGMans in the queue that no other DAGMan submitted: a region's slug, or
+    None for the whole graph's DAGMan.
     """
     if None in submitted or folder.dag_files.lock.exists():
         return []  # the whole graph's DAGMan submits it, or will do so when it is submitted again
@@ -332,7 +326,7 @@ def _before_report(folder: RunFolder) -> tuple[str | None, str] | None:
     report = read_node_status(files.node_status).get("report")
     is_tried = report is not None and report.failed
     if ended_by_error(files) or (ended_by_node(files) and not is_tried):
-        return None, "its DAGMan ended before the report"
+        return None, "its DAGMan ended before the report was written"
     return None
 
 
@@ -348,8 +342,7 @@ def _regions_with_failing_end(folder: RunFolder) -> list[str]:
 class Submission:
     """The last submission of a run: of a region's graph, or of the whole graph.
 
-    `region` is None for the whole graph. `handed_over` says whether HTCondor has accepted the
-    submission.
+    `region` is None for the whole graph. `handed_over` says whether HTCondor has accepted it.
     """
 
     region: str | None

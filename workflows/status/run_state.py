@@ -20,8 +20,7 @@ def run_state(
 ) -> RunState:
     """Return the state of a run.
 
-    `queued` has the run's jobs in the queue, or None if the queue can't be read. `records` has
-    an element for each region of the run. `faults` are the run's present faults.
+    `queued` is None if the queue can't be read. `records` has an element for each region.
     """
     if queued and queued.root:
         return RunState.HELD if queued.root_held else RunState.RUNNING
@@ -44,6 +43,5 @@ def _was_stopped(folder: RunFolder) -> bool:
 
 
 def _ended_by_itself(folder: RunFolder) -> bool:
-    """Return whether the whole graph's last DAGMan left an exit code and no lock file."""
     files = folder.dag_files
     return exit_code(files) is not None and not files.lock.exists()

@@ -11,7 +11,7 @@ from typing import Any
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.stored_trials import STOPPED, StoredTrial, is_own
 from trialfleet.workflows.cleaning import amount, clean, is_finite, keep_finite
-from trialfleet.workflows.facts.jobs.job_log import Job, Stay
+from trialfleet.workflows.facts.jobs.job_log import Job, PricedExecution
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import failed_attempts
 from trialfleet.workflows.facts.runs.run_storage import check_not_lost, study_name, trials_reader
@@ -70,7 +70,7 @@ class Trial(Job):
     device: str
     error: str | None
     curve: tuple[tuple[int, float], ...] = ()
-    stays: tuple[Stay, ...] = ()
+    stays: tuple[PricedExecution, ...] = ()
 
     @property
     def compute_seconds(self) -> float | None:
@@ -124,12 +124,12 @@ def build_trial(
     region: str,
     stored: StoredTrial,
     unfinished: Mapping[str, TrialState],
-    stays: Sequence[Stay] = (),
+    stays: Sequence[PricedExecution] = (),
 ) -> Trial:
     """Return the trial `stored` with its job's executions `stays`.
 
-    The result omits invalid values of the stored trial's attributes. A trainer, or another release
-    of trialfleet, may have written such values.
+    Invalid attributes are left out. A trainer, or another release of trialfleet, may have written
+    them.
     """
     notes = stored.user_attrs
     state = trial_state(stored, unfinished)
@@ -162,7 +162,7 @@ def build_trial(
     )
 
 
-def _clean_stay(stay: Stay) -> Stay:
+def _clean_stay(stay: PricedExecution) -> PricedExecution:
     machine = clean(stay.machine)
     return stay if machine == stay.machine else replace(stay, machine=machine)
 
@@ -181,11 +181,10 @@ def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
 class RunTrials:
     """Reads a run's trials repeatedly.
 
-    A finished trial is read only once if all trials before it in its region have finished, too.
+    A finished trial is not read again if all trials before it in its region have finished, too.
 
-    If `brief` is true, the methods `read` and `read_all` may leave out parts of the trials that
-    status and costs don't need, such as curves. `read_region` and `read_numbers` return whole
-    trials.
+    With `brief`, the trials from `read` and `read_all` may lack parts that status and costs don't
+    need, such as curves. `read_region` and `read_numbers` always return whole trials.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:
@@ -208,7 +207,7 @@ class RunTrials:
         return _without_repeats(self._whole.read_all([name])[name])
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each region in `numbers`, which has the trial's number by region.
+        """Return one trial per region. `numbers` has the trial's number by region.
 
         Raises OptimizerError if the database can't be read, or if a trial doesn't exist.
         """
@@ -223,7 +222,7 @@ class RunTrials:
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
     def read_all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
-        """Return the trials by region, and the reason if they are outdated, else None.
+        """Return the trials by region, and why they are outdated, or None if they are not.
 
         If the trial database can't be read, the trials are those of the last successful read.
         """
@@ -231,7 +230,7 @@ class RunTrials:
         try:
             self._seen = self.read()
         except OptimizerError as error:
-            notice = f"the study can't be read: {error}"
+            notice = f"the trials can't be read: {error}"
         return {region: self._seen.get(region, []) for region in self._names}, notice
 
 

@@ -60,7 +60,7 @@ from trialfleet.workflows.rules.useless_resume import final_reason
 from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_all_fail
 from trialfleet.workflows.status.dagman_pauses import Span, pauses_so_far
 from trialfleet.workflows.status.full_training_warnings import full_training_warning
-from trialfleet.workflows.status.lost_work import Work, WorkReader
+from trialfleet.workflows.status.lost_work import WorkReader, WorkTime
 from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.status.run_faults import Fault, faults, read_repairs
 from trialfleet.workflows.status.run_state import run_state
@@ -139,7 +139,7 @@ class _Decided:
     unfinished: dict[str, TrialState]  # trials without a recorded result, by name
     status: RegionStatus  # without costs and remaining time
     first: float | None  # when the first of its trials was asked, in Unix seconds
-    work: Work = field(default_factory=Work)
+    work: WorkTime = field(default_factory=WorkTime)
     usd: float | None = None
     added: float = float("-inf")  # when work and usd expire, on the monotonic clock
 
@@ -147,7 +147,7 @@ class _Decided:
 class StatusReader:
     """Reads a run's status repeatedly.
 
-    A finished trial is read only once if all trials before it in its region have finished, too.
+    A finished trial is not read again if all trials before it in its region have finished, too.
 
     A reader changes nothing, so any number of readers may read a run while it runs. With `brief`, a
     snapshot's trials may lack their curves, parameters and metrics.
@@ -257,7 +257,9 @@ class StatusReader:
             failing=tuple(errors),
             hopeless=self._waiting.hopeless if waits else (),
             job_troubles=tuple(troubled),
-            work=Work.from_parts((each.work.seconds, each.work.lost_seconds) for each in decided),
+            work=WorkTime.from_parts(
+                (each.work.seconds, each.work.lost_seconds) for each in decided
+            ),
             repairs=tuple(self._repairs()),
             seconds_left=seconds_left_of_run(
                 regions,
@@ -524,9 +526,9 @@ class StatusReader:
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run in the folder `path`, with the folder's path as it was at planning.
+    """Return the run in the folder `path`, which may also be a link to the folder.
 
-    The run's jobs use that path. `path` may be spelt differently, or be a link to the folder.
+    The result has the path that the folder had at planning, because the run's jobs use that path.
     Raises InputError if the folder does not contain a run, or was moved after planning.
     """
     study = RunFolder(path.absolute()).study

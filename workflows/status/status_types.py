@@ -11,10 +11,10 @@ from trialfleet.workflows.facts.dagman.job_queue import HeldJob
 from trialfleet.workflows.facts.runs.failed_attempts import Cause
 from trialfleet.workflows.facts.runs.spending import Spending
 from trialfleet.workflows.rules.cost_sums import sum_known
-from trialfleet.workflows.rules.gate_decision import Passed
+from trialfleet.workflows.rules.gate_decision import PassedModel
 from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.lost_work import Work
+from trialfleet.workflows.status.lost_work import WorkTime
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 
 UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}
@@ -32,7 +32,7 @@ class RegionStatus:
         pruned: the number of abandoned trials: no money was left, or the day's deadline had passed.
         running_trials: the progress of each running trial and of a running full training.
         queued: the number of trials that wait for a slot or for their parameters, plus the number
-            of jobs that wait for a slot and will then ask for a trial.
+            of waiting jobs that have no trial yet.
         interrupted: the number of trials that ran when the run ended. `resume` trains them again.
         budget: the maximum number of trials.
         best: the best value of the objective so far, of the trial with the number `best_trial`.
@@ -41,7 +41,7 @@ class RegionStatus:
         usd: the cost of its jobs so far, or None if their machines have no price.
         published: the folder of the published model.
         spent: the message that a budget in USD is used up, so that no further trial may begin.
-        not_latest: why its published model is not `latest`, the current one.
+        not_latest: why its published model is not the current one.
         awaits_approval: since when its model has waited for a person's approval, in ISO 8601.
         gate: the gate's message about a model that passed the comparison with the current one.
         kept: why the gate kept the current model instead of the new one.
@@ -49,11 +49,11 @@ class RegionStatus:
         changed: the files of the region's data, or of the code, that have changed since the run's
             submission.
         checks: the warnings from the checks of the day's table.
-        drift: a message if the model that was current when the gate ran got an unusual value from
-            the gate, compared with the values that earlier gates measured for this model.
-        cause: the most frequent cause of failed attempts if the region failed or was stopped.
-            Otherwise the latest cause.
-        cut_off: the number of unfinished trials with a failed attempt, if the region failed. They
+        drift: a message if the gate measured an unusual value for the champion (the model that was
+            current then), compared with the values that earlier gates measured for it.
+        cause: the latest cause of failed attempts. If the region failed or was stopped, the most
+            frequent cause.
+        cut_off: if the region failed, the number of unfinished trials with a failed attempt, which
             get no retry. Otherwise 0.
         failing: the region's scripts that fail now, or that failed when the region ended.
         over: why the region gets no more trials, even after a resume. None if the region
@@ -83,7 +83,7 @@ class RegionStatus:
     spent: str | None = None
     not_latest: str | None = None
     awaits_approval: str | None = None
-    gate: Passed | None = None
+    gate: PassedModel | None = None
     kept: str | None = None
     drift: str | None = None
     holdout: str | None = None
@@ -111,7 +111,8 @@ class RunStatus:
     """The status of a run.
 
     Attributes:
-        root: the job id of the run's DAGMan, or None if it is not in the queue.
+        root: the job id of the run's DAGMan, or of a region's DAGMan that was submitted alone. None
+            if neither is in the queue.
         notice: the most important notices, for example that HTCondor is unreachable.
         troubles: faults that now block the run or parts of it.
         failing: the troubles that are errors of the run's scripts or of the optimiser's service.
@@ -136,7 +137,7 @@ class RunStatus:
     failing: tuple[str, ...] = ()
     hopeless: tuple[str, ...] = ()
     job_troubles: tuple[JobTrouble, ...] = ()
-    work: Work = field(default_factory=Work)
+    work: WorkTime = field(default_factory=WorkTime)
     repairs: tuple[dict[str, Any], ...] = ()
     notice: str | None = None
     seconds_left: float | None = None
@@ -146,10 +147,7 @@ class RunStatus:
 
     @property
     def usd(self) -> float | None:
-        """The cost of the run's fleet, or the cost of the run's jobs if `money` is None.
-
-        The result is None if no price is known.
-        """
+        """The cost of the run's fleet, or of the run's jobs if `money` is None. None if unknown."""
         return self.money.spent if self.money else sum_known(each.usd for each in self.regions)
 
     @property

@@ -22,10 +22,10 @@ def seconds_left(
 ) -> float | None:
     """Return the seconds that a region still needs, at its pace since its first trial.
 
-    `first` is the time of the request for the first trial, in Unix seconds. `finished` is the
-    number of ended trials, `budget` the maximum number of trials. `hours` is the region's time
-    limit, if any: the result is at most the rest of this limit. Pauses use up this limit, but
-    don't slow the pace. The result is None until a trial has ended.
+    Return None until a trial has ended. `first` is when the first trial was requested, in Unix
+    seconds. `finished` trials have ended, of at most `budget`. `hours` is the region's time limit,
+    if any: the result is at most the rest of this limit. Pauses use up the limit, but don't slow
+    the pace.
     """
     if first is None or not finished:
         return None
@@ -44,9 +44,8 @@ def seconds_left_of_run(
 ) -> float | None:
     """Return the seconds that a run still needs, at the pace of all its regions together.
 
-    If the study `publishes` models, a region's full training counts as one trial. `begun` is the
-    time of the request for the run's first trial, in Unix seconds. The result is None until a tenth
-    of all trials is done.
+    Return None until a tenth of all trials is done. `begun` is when the run's first trial was
+    requested, in Unix seconds. If the study `publishes` models, a full training counts as a trial.
     """
     regions = list(regions)
     done = sum(r.finished + (r.published is not None) for r in regions)
@@ -58,9 +57,6 @@ def seconds_left_of_run(
 
 
 def first_start(trials: Iterable[StoredTrial]) -> float | None:
-    """Return when the first of `trials` was asked for, in Unix seconds.
-
-    The result is None if no trial was asked for.
-    """
+    """Return when the first of `trials` was requested, in Unix seconds, or None if none was."""
     first = min(filter(None, (trial.datetime_start for trial in trials)), default=None)
     return first.timestamp() if first else None

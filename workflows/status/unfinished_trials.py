@@ -28,8 +28,8 @@ class RunningTrial:
         slot: HTCondor's name of the slot, such as `slot1_1@host`.
         started: when its execution began, in Unix seconds.
         value: the objective's metric in the last report.
-        ranks: for a gang (jobs that train one trial), the number of its jobs that train now. 0
-            while the jobs get ready. None without a gang.
+        ranks: the number of a gang's jobs that train now, or 0 while the jobs get ready. None
+            without a gang.
     """
 
     node: str

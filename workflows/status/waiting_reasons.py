@@ -30,9 +30,8 @@ _MOST_GROUPS = 10  # of jobs that are compared with the slots; 200 slots take 30
 class Waiting:
     """A check of a run's waiting jobs, whose result is reused for 10 seconds.
 
-    `hopeless` has the reasons, found by the last check, that won't pass by themselves in the
-    present pool. If the study has a fleet, `hopeless` is empty, because the fleet may start nodes
-    that can run the jobs.
+    `hopeless` has the last check's reasons that won't pass by themselves in the present pool. It is
+    empty if the study has a fleet, because the fleet may start suitable nodes.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
@@ -64,8 +63,8 @@ class Waiting:
     def _trials(self, queued: QueuedRun) -> tuple[str, ...]:
         """Return why trials can't start.
 
-        A trial is left out if another trial's job with the same requests (cores, memory, …) is
-        running, because suitable slots then exist.
+        Trials are left out if a job with the same requests (cores, memory, …) is running, because
+        suitable slots then exist.
         """
         if not (waiting := _waiting_groups(queued.ads)):
             return ()
@@ -88,8 +87,8 @@ class Waiting:
         """Return why a waiting job can't start in the pool's slots.
 
         `notes` say for which trials the autoscaler can't start an EC2 node, and why. If the study
-        has a fleet and no slot fits the job, `notes` are returned. The result then does not say why
-        the present slots don't fit, because a new node could run the job.
+        has a fleet and no slot fits the job, only `notes` are returned, because a new node could
+        run the job.
         """
         job["QDate"] = 0  # the machine that a retry avoids for two minutes is suitable, too
         found = prospects(job, slots.whole)

@@ -52,7 +52,9 @@ def _check_expression(value: str) -> str:
 
     one_line(value)
     if has_macro(value):
-        raise ValueError(f"{value!r}: the submit file would expand $(X), $X(…) and $$; remove them")
+        raise ValueError(
+            f"{value!r} contains a macro, which HTCondor would replace; remove $(X), $X(…) and $$"
+        )
     try:
         classad2.ExprTree(value)
     except Exception as error:

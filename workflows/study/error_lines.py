@@ -40,10 +40,7 @@ _UNSHOWN = {"missing", "empty", "unknown_key", "storage_url", "secret_url"}
 
 @contextmanager
 def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
-    """Convert an `UnusableStudyError` in the `with` block to a `StudyError` with line numbers.
-
-    The numbers are those of lines in the study file `path`.
-    """
+    """Convert an `UnusableStudyError` to a `StudyError` with line numbers of the file `path`."""
     try:
         yield
     except UnusableStudyError:
@@ -69,7 +66,7 @@ def find_lines(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]
 def validate(model: type[Model], path: Path, tree: Any) -> Model:
     """Return `tree`, the content of the file `path`, as a validated `model`.
 
-    StudyError, with a line per problem, if `tree` is invalid.
+    StudyError, with a line per problem, if it is invalid.
     """
     try:
         return model.model_validate(tree, context=FROM_FILE)
@@ -179,7 +176,7 @@ def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) ->
 def _find_child(tree: Any, part: int | str) -> tuple[Any, Any]:
     """Return the key of `tree` that has the same text as `part`, and the key's value.
 
-    If there is no such key, return `part` and `_ABSENT`.
+    Without such a key, return `part` and `_ABSENT`.
     """
     if isinstance(tree, Mapping):
         found = (key for key in tree if key == part or str(key) == str(part))

@@ -99,9 +99,10 @@ class Mlflow(Section):
         passwords = [each for each in (self.password_file, self.password_env) if each]
         tokens = [each for each in (self.token_file, self.token_env) if each]
         if len(passwords) != (self.user is not None):
-            refuse("Mlflow", [((), "needs user with one of password_file and password_env", {})])
+            refuse("Mlflow", [((), "needs user and either password_file or password_env", {})])
         if len(tokens) + len(passwords) > 1:
-            refuse("Mlflow", [((), "takes a user's password or one token, not both", {})])
+            text = "must have only one of password_file, password_env, token_file and token_env"
+            refuse("Mlflow", [((), text, {})])
         return self
 
     def resolve(self, folder: Path, keys: Keys) -> Mlflow:

@@ -26,10 +26,7 @@ _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
 class CostsBefore(BaseModel):
-    """Mean costs in USD of a trial and of a full training, over the jobs of previous runs.
-
-    `full` is None if these runs had no full training.
-    """
+    """Mean costs in USD of a trial and of a full training (None: unknown) in previous runs."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -71,8 +68,8 @@ class FrozenStudy(BaseModel):
     def as_of(self) -> datetime:
         """The time by which models are ordered: the earlier of planning time and the day's end.
 
-        A missed day can be run after later days. Its models must still count as older than the
-        models of those days.
+        A missed day may run after later days. Its models still count as older than the models of
+        those days.
         """
         return min(self.created, self.day.end) if self.day else self.created
 

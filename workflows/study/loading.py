@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 class DaysStudy:
     """A study on one day.
 
-    `whole` is the study that still contains `{date}`. `study` is the normal form for the day, with
-    only the regions whose data exists. It is None if no region has data. `absent` maps each
-    region without data to a path of its data that doesn't exist.
+    `whole` is the study that still contains `{date}`. `study` is the normal form for the day,
+    without the regions that have no data. It is None if no region has data. `absent` maps each
+    region without data to a path that doesn't exist.
     """
 
     whole: Study
@@ -102,9 +102,9 @@ def load_study(
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
     """Return the normal form of a study file, and the day for which it was read.
 
-    `day` replaces `{date}` in the study's data. The default is today in the study's time zone. The
-    returned day is None if `day` is None and no data contains `{date}`. StudyError if the study is
-    invalid or a named file can't be used.
+    `day` replaces `{date}` in the study's data. The default is today in the study's time zone. If
+    no data contains `{date}`, `day` is returned unchanged. StudyError if a named file can't be
+    used.
     """
     file = Path(path)
     tree = read_table(file)
@@ -162,21 +162,16 @@ def load_gang_needs(path: Path) -> list[GangNeed]:
     """Return the sizes of a study's gangs, and what each of their slots needs.
 
     Equal needs are returned once. Return [] if the file has no key `fleet`.
-
-    Raises:
-        StudyError: the file is no YAML table, or the study is invalid. The message has a line per
-            problem.
-        InputError: the file can't be read.
     """
     from trialfleet.infra.fleet.commands.gang_prices import GangNeed
-    from trialfleet.infra.pool.machines import Room
+    from trialfleet.infra.pool import machines
 
     tree = read_table(path, "study or fleet")
     if "fleet" not in tree:
         return []
     study = validate(StudyWithFleet, path, tree)
     has_gpus = trials_per_gpu(study.accelerator, study.resources, study.fleet) is not None
-    need = Room(
+    need = machines.Resources(
         gpus=study.resources.whole_gpus if has_gpus else 0,
         cpus=study.resources.cpus,
         memory_mb=round(study.resources.memory_bytes / (1 << 20)),

@@ -55,7 +55,7 @@ def _check_url(value: Any) -> str:
     if not problem and urlsplit(value).username is not None:
         problem = "contains a password; put the URL into a file, and give url_file"
     if not problem and (host := urlsplit(value).hostname or "").endswith(SECRET_URLS):
-        problem = f"{host}: such a URL is a password; put it into a file, and give url_file"
+        problem = f"a URL of {host} is a secret; put it into a file, and give url_file"
     if problem:
         raise PydanticCustomError("secret_url", "{text}", {"text": problem})
     return str(value)
@@ -120,7 +120,7 @@ class Webhook(Section):
     @model_validator(mode="after")
     def _one_url(self) -> Self:
         if sum(each is not None for each in (self.url, self.url_file, self.url_env)) != 1:
-            refuse("Webhook", [((), "needs one of url, url_file and url_env", {})])
+            refuse("Webhook", [((), "needs exactly one of url, url_file and url_env", {})])
         return self
 
 
@@ -151,7 +151,7 @@ class Mail(Section):
     def _login_is_whole_and_hidden(self) -> Self:
         passwords = sum(each is not None for each in (self.password_file, self.password_env))
         if passwords != (self.user is not None):
-            refuse("Mail", [((), "needs user with one of password_file and password_env", {})])
+            refuse("Mail", [((), "needs user and either password_file or password_env", {})])
         if not 0 < self.port < 65536:
             refuse("Mail", [(("server",), "must have a port from 1 to 65535", self.server)])
         if self.user and self.encryption == "none" and self.host not in {"localhost", "127.0.0.1"}:
@@ -191,7 +191,7 @@ class Channel(Section):
     def _one_way(self) -> Self:
         channels = [each for each in (self.command, self.webhook, self.mail) if each is not None]
         if len(channels) != 1:
-            refuse("Channel", [((), "needs one of command, webhook and mail", {})])
+            refuse("Channel", [((), "needs exactly one of command, webhook and mail", {})])
         return self
 
     @property
@@ -212,10 +212,7 @@ class Channel(Section):
         return self.mail.password_env if self.mail else None
 
     def wanted_kinds(self, *, is_daily: bool) -> tuple[EventKind, ...]:
-        """Return the kinds of events to send.
-
-        By default these are all kinds. But for daily runs, the default omits `run-done`.
-        """
+        """Return the kinds of events to send: by default all, but for daily runs not `run-done`."""
         if self.events is not None:
             return tuple(self.events)
         return tuple(kind for kind in KINDS if not (is_daily and kind == "run-done"))

@@ -80,9 +80,9 @@ def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
 
 
 def make_files_absolute(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
-    """Return a table of the study with absolute paths in its fields `names`.
+    """Return the table `part`, to which `keys` lead, with absolute paths in its fields `names`.
 
-    `part` is the table, and `keys` lead to it. UnusableStudyError if a file can't be read.
+    UnusableStudyError if a file can't be read.
     """
     given = [(name, getattr(part, name)) for name in names]
     files = {name: str((folder / file).absolute()) for name, file in given if file}
@@ -97,7 +97,7 @@ def make_files_absolute(part: Part, names: Iterable[str], folder: Path, keys: Ke
 
 
 def sandbox_name(place: str) -> str:
-    """Return the file name that the data file or URL `place` has in a trial's working folder."""
+    """Return the name that a data file or URL gets in a trial's working folder."""
     return Path(place).name  # also for a URL: HTCondor doesn't decode its %20
 
 
@@ -156,8 +156,8 @@ def check_links(data: Sequence[str], keys: Keys) -> None:
 def regions_with_data(pattern: str, folder: Path) -> list[str]:
     """Return all region names for which a file exists.
 
-    The file's path is `pattern` with the name in place of `{region}`. The result is empty for a URL
-    and for a pattern without `{region}`.
+    `pattern` is the file's path, with `{region}` in place of the name. The result is empty for a
+    URL and for a pattern without `{region}`.
     """
     if PLACEHOLDER not in pattern or pattern.startswith(URL_PREFIXES):
         return []
@@ -235,9 +235,9 @@ def check_storage(url: str) -> str:
     if parsed.drivername not in {"sqlite", "sqlite+pysqlite", "postgresql+psycopg"}:
         raise ValueError(f"{parsed.drivername}:// is not supported; write {forms}")
     if is_sqlite and parsed.host:
-        raise ValueError(f"write a SQLite file as three slashes and its path: {forms}")
+        raise ValueError(f"needs three slashes before a SQLite file's path; write {forms}")
     if is_sqlite and (not database or database.startswith((":memory:", "file:"))):
-        raise ValueError(f"trials need a SQLite file on disk: {forms}")
+        raise ValueError(f"needs a SQLite file on disk; write {forms}")
     if not database:
         raise ValueError(f"has no database name; write {forms}")
     return url

@@ -58,8 +58,8 @@ def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) 
 def _is_glob(table: Mapping[str, Any]) -> bool:
     """Return whether `table` is `{glob: PATTERN}`, and not a table with a region named `glob`.
 
-    A region named `glob` has a table as its value, or null if `table` has more entries. Null as
-    the only entry is an invalid pattern.
+    A region's value is a table or null. But null as the only entry is treated as an invalid
+    pattern.
     """
     pattern = table.get("glob", {})
     return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)

@@ -123,8 +123,8 @@ class _Absent(NamedTuple):
 def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) -> Iterator[Problem]:
     """Yield the problems of regions without data.
 
-    Each region whose name seems misspelt has a problem of its own. For the other regions, there is
-    one problem for each key.
+    A region whose name seems misspelt has a problem of its own. The others share one problem per
+    key.
     """
     others: dict[Keys, list[_Absent]] = {}
     spelt: dict[str, list[str]] = {}  # by pattern: names with data that are no region
@@ -223,16 +223,13 @@ def _set_startup_trials(study: Study, name: str) -> Region:
 def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = False) -> Fleet:
     """Return `fleet` with defaults from the study: its name, trials per GPU, and support for gangs.
 
-    `shares` is the default for trials per GPU; None if trials need no GPU. `gangs` says whether the
-    study trains models over several slots.
-
-    UnusableStudyError if the fleet's own trials_per_gpu differs from `shares`, because trials would
-    then wait forever.
+    `shares` is the default for trials per GPU; None if trials need no GPU. UnusableStudyError if
+    the fleet's own trials_per_gpu differs from `shares`, because trials would then wait forever.
     """
     if shares and fleet.trials_per_gpu not in {None, shares}:
         text = (
             f"is {fleet.trials_per_gpu}, but resources.gpus requests {shares} trial(s) per GPU; "
-            "leave it out"
+            "leave trials_per_gpu out"
         )
         raise UnusableStudyError(Problem(("fleet", "trials_per_gpu"), text))
     name = study.lower().replace("_", "-")[:32].strip("-")

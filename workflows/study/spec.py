@@ -317,9 +317,8 @@ class Study(Section):
     def fill_date(self, day: date | None) -> tuple[Study, date | None]:
         """Return the study with a day in place of `{date}` in its data, and this day.
 
-        The day is `day`; if that is None, it is today in the time zone of `daily`, or in the
-        machine's zone if `daily` sets none. If no data path contains `{date}`, study and `day` are
-        returned unchanged.
+        If `day` is None, the day is today in the time zone of `daily` (default: the machine's). If
+        no data path contains `{date}`, study and `day` are returned unchanged.
         """
         if not self.is_dated:
             return self, day
@@ -371,8 +370,8 @@ class Study(Section):
     def compared_metric(self) -> str:
         """The metric by which tuned settings are compared with default settings.
 
-        For `trainer: tabular`, the default is the metric on the test rows. The best of many trials
-        was chosen by its metric on the validation rows, so its value there is partly luck.
+        For `trainer: tabular`, the default is the metric on the test rows. On the validation rows,
+        the best trial is partly lucky, because it was chosen by them.
         """
         metric = self.objective.metric
         if self.trainer == "tabular" and metric.startswith("val_"):

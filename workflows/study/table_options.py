@@ -30,10 +30,7 @@ def is_form(role: str | None) -> TypeGuard[str]:
 
 
 def column_line(name: str, roles: Iterable[str]) -> str:
-    """Return the line of a study file that gives the column `name` its role.
-
-    Several `roles` are joined by "or", so that a person chooses one of them.
-    """
+    """Return a line for a study file that gives the column `name` one of `roles` to choose from."""
     is_plain = _PLAIN.fullmatch(name) and name.lower() not in _NO_TEXTS
     key = name if is_plain else json.dumps(name, ensure_ascii=False)
     return f"table: {{columns: {{{key}: {' or '.join(roles)}}}}}"

@@ -69,26 +69,26 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
 def _read(path: Path, largest: int | None) -> str:
     try:
         if kind := untrusted_files.KINDS.get(stat.S_IFMT(path.stat().st_mode)):
-            raise InputError(f"{path}: is {kind}; a study must be a regular file")
+            raise InputError(f"{path} is {kind}; name a regular file")
         with path.open("rb") as file:
             content = file.read(-1 if largest is None else largest + 1)
         if largest is not None and len(content) > largest:
             raise InputError(
-                f"{path}: larger than {largest:,} bytes; for regions that differ only in their "
+                f"{path} is larger than {largest:,} bytes; for regions that differ only in their "
                 "data, write regions: {glob: …}, or data with {region}"
             )
         return content.decode()
     except FileNotFoundError:
         raise InputError(f"{path}: the file does not exist{_studies_here()}") from None
     except OSError as error:
-        raise InputError(f"{path}: can't be read: {error.strerror}") from None
+        raise InputError(f"{path} can't be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line, byte = content[: error.start].count(b"\n") + 1, content[error.start]
         raise InputError(
             f"{path}:{line}: byte {byte:#x} is not UTF-8; save the file as UTF-8"
         ) from None
     except ValueError as error:  # a path with a zero byte
-        raise InputError(f"{path}: can't be read: {error}") from None
+        raise InputError(f"{path} can't be read: {error}") from None
 
 
 def _studies_here() -> str:

@@ -53,7 +53,7 @@ def _program_problem(
 ) -> str:
     if "/" not in word:
         if word in sent:
-            return f"{word!r} is in trainer.files; to run it in the sandbox, write './{word}'"
+            return f"{word!r} is in trainer.files; to run it in a trial, write './{word}'"
         return ""
     if problem := _argument_problem(word, sent, sandbox_names, folder, is_script=True):
         return problem
@@ -78,7 +78,7 @@ def _argument_problem(
         return ""
     if place.name in sent:
         return (
-            f"{word!r}: files are copied into one directory, without their parents; write "
+            f"{word!r} is copied into a trial's folder without its parent folders; write "
             f"{place.name!r}"
         )
     if (folder / word).is_file():

@@ -56,7 +56,7 @@ def parse_amounts(values: pl.Series, kind: str) -> pl.Series:
 def number_format_advice(values: pl.Series) -> str:
     """Return advice if a text column has numbers as people write them, such as 1.200,50; else "".
 
-    The result is also "" if more than a fifth of the column's different texts are no numbers.
+    The result is also "" if more than a fifth of the different texts can't be read as numbers.
     """
     present = different_texts(values)
     other = present.filter(present.cast(pl.Float64, strict=False).is_null() & (present != ""))
@@ -77,8 +77,8 @@ def number_format_advice(values: pl.Series) -> str:
 def unit_advice(values: pl.Series) -> str:
     """Return advice if nearly all texts of a column have a unit (12 kg) or a mark (4.5*); else "".
 
-    At least `MANY_TEXTS` different texts must have a unit or mark. If the column has marks but no
-    units, it may also have any number of plain numbers.
+    At least `MANY_TEXTS` different texts must have a unit or mark. A column with marks may also
+    have plain numbers.
     """
     present = different_texts(values)
     is_plain = present.cast(pl.Float64, strict=False).is_not_null()

@@ -56,10 +56,7 @@ def in_no_cell(frame: pl.DataFrame, null_values: Sequence[str]) -> list[str]:
 
 
 def _decategorise(values: pl.Series) -> pl.Series:
-    """Return texts, even of a categorical type, as strings without surrounding blanks.
-
-    Other cells are returned unchanged.
-    """
+    """Return texts, even categorical ones, as strings without surrounding blanks; else `values`."""
     texts = values.cast(pl.String) if _has_type(values, pl.Categorical, pl.Enum) else values
     return texts.str.strip_chars(BLANKS) if texts.dtype == pl.String else texts
 
@@ -96,9 +93,9 @@ def _convert_null_values(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
 def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
     """Return the kind of a column's cells, and the cells.
 
-    A text column has the kind "text" unless all its cells are of one other kind: number, date, time
-    or boolean. Numbers such as 01234 count as text. Texts of numbers, dates and times are converted
-    to floats. The kind is None if no model can use the column's type.
+    If all cells of a text column are numbers, dates, times or booleans, this is their kind. Numbers
+    such as 01234 count as text. Texts of numbers, dates and times are converted to floats. The kind
+    is None if no model can use the column's type.
     """
     if values.dtype != pl.String:
         return kind_of_type(values), values
@@ -136,10 +133,9 @@ def _has_type(values: pl.Series, *types: type[pl.DataType]) -> bool:
 
 
 class CellCount(NamedTuple):
-    """The numbers of a column's cells that are of a kind, and of its other cells.
+    """Counts of a column's cells that are of one kind, and of all its other cells.
 
     Attributes:
-        kind: the kind, such as "number".
         share: the share of cells of this kind among all cells with a value.
         others: the number of cells with a value that are not of this kind.
         different: the number of different texts in the column.
@@ -239,9 +235,9 @@ def texts(values: pl.Series, kind: str) -> pl.Series:
 def labels(values: pl.Series, kind: str) -> pl.Series:
     """Return a target's cells as class names, such as "1" for 1.0.
 
-    `values` come from `without_nulls`, not from `recognise`, whose floats can't represent all large
-    whole numbers. CellError if `kind` is "number" and a cell is no number, or is too large for a
-    32-bit number.
+    `values` come from `without_nulls`. Don't pass the floats from `recognise`, because they can't
+    represent all large whole numbers. CellError if `kind` is "number" and a cell is no number or
+    too large for a 32-bit number.
     """
     if kind != "number":
         return texts(values, kind)
@@ -267,9 +263,9 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
 
 def _unread_mask(values: pl.Series, found: pl.Series) -> pl.Series:
-    """Return a mask of the cells of `values` that have a value, but are null in `found`.
+    """Return a mask of the cells whose conversion failed: they have a value, but `found` has null.
 
-    `found` has the converted cells. A text of blanks counts as no value.
+    A text of blanks counts as no value.
     """
     unread = found.is_null() & values.is_not_null()
     if values.dtype == pl.String and unread.any():

@@ -30,8 +30,8 @@ class Feature:
         kind: the kind of the cells: "number", "date", "time", "boolean" or "text"; or the format
             that the study gives.
         values: the cells. For a numeric column, texts are converted to numbers or dates.
-        why: why models don't use the column; empty if they do. Unless `role` is "ignore", even an
-            unused column is stored in the region's table.
+        why: why models don't use the column; empty if they do. An unused column is still stored in
+            the region's table if its `role` is "numeric" or "categorical".
         note: what a person should check about an inferred role; may be empty.
     """
 
@@ -50,9 +50,9 @@ class Feature:
 def choose_feature(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
     """Return a column's role: the one that the study gives (`override`), or else an inferred role.
 
-    A named column without values is ignored, even if the study gives it a role. `values` are the
-    cells from `without_nulls`, converted if the study gives a format. `trained` is True for
-    training rows.
+    A column that has a name but no values is ignored, even if the study gives it a role. `values`
+    are the cells from `without_nulls`, converted if the study gives a format. `trained` is a mask
+    of the training rows.
     """
     is_named = values.name and not UNNAMED.fullmatch(values.name)
     if values.null_count() == len(values) and override != "ignore" and is_named:

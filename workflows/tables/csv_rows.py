@@ -1,7 +1,7 @@
 """The rows of a CSV file as text, read by the same rules as in pandas.
 
-Prediction uses Python's csv module. Training uses polars, which is ten times as fast, if polars and
-the csv module read the file alike. For other files, training uses the csv module, too.
+Prediction uses Python's csv module. Training uses polars, which is ten times as fast, for files
+that both read alike. For other files, training uses the csv module, too.
 """
 
 from __future__ import annotations
@@ -172,9 +172,9 @@ class _Record:
 def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Record]:
     """Yield the rows that aren't blank. TableError if a quote is still open at the file's end.
 
-    `skipped` is the number of the file's lines before `lines`. To detect an open quote, a row of
-    NULs is appended, because no file has such a row. If the csv module doesn't read it as a
-    separate row, a quote is open.
+    `skipped` is the number of the file's lines before `lines`. To detect an open quote, this
+    function appends a row of NULs, which no file has. If a quote is open, the csv module reads the
+    NULs as part of another row.
     """
     end = [_NUL, _NUL]
     reader = csv.reader(itertools.chain(lines, [separator.join(end)]), delimiter=separator)
@@ -240,8 +240,8 @@ def _read_with_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
 def _is_plain(data: bytes, separator: str, width: int) -> bool:
     """Return whether polars and the csv module read the rows alike.
 
-    They do if all rows have `width` cells, at least two, and lines end in LF or CR LF. Each quote
-    must enclose a cell or be doubled.
+    They do if `width` is at least two, all rows have `width` cells, lines end in LF or CR LF, and
+    each quote encloses a cell or is doubled.
     """
     if width < 2 or b"\0" in data or data.count(b"\r") != data.count(b"\r\n"):
         return False

@@ -145,10 +145,7 @@ def moments_advice(values: pl.Series) -> str:
 
 
 def different_texts(values: pl.Series) -> pl.Series:
-    """Return a text column's different texts without surrounding blanks.
-
-    For other columns, the result is empty.
-    """
+    """Return the different texts without surrounding blanks; none for a column of another type."""
     present = values.drop_nulls() if values.dtype == pl.String else pl.Series(dtype=pl.String)
     return present.str.strip_chars().unique(maintain_order=True)
 

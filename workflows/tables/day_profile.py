@@ -26,11 +26,11 @@ class DayProfile:
 
     Attributes:
         rows: the number of rows with a target.
-        missing: the share of rows whose cell is missing, for each numeric column, each used
-            categorical column, and each column without values.
+        missing: the share of missing cells in each numeric column, each used categorical column,
+            and each column without values.
         ignored: the other columns that models don't use.
-        categories: for each used column with at most `MOST_CATEGORIES` categories, the number of
-            rows that have each category. Categories that no training row has are left out.
+        categories: the number of rows of each category, for each used column with at most
+            `MOST_CATEGORIES` categories. Categories that no training row has are left out.
         classes: the share of rows of each class; empty for a regression.
         quantiles: 21 quantiles of a regression's target, from its minimum to its maximum; empty for
             a classification.

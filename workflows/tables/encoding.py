@@ -20,10 +20,8 @@ def encode(
     """Return rows as two arrays: the numeric columns, and the codes of the categorical columns.
 
     `rows` come from `cells.without_nulls`. `numbered` has the rows' numbers in the file, for error
-    messages. Both arrays have a row for each of `rows`.
-
-    TableError if a numeric column has cells that can't be converted. The message names the first
-    such cell of each column.
+    messages. TableError if a numeric column has cells that can't be converted. The message names
+    the first such cell of each column.
     """
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []
@@ -50,8 +48,8 @@ def to_numbers(
     """Return a column as Float64.
 
     `numbered` has the rows' numbers in the file, for error messages. TableError if no model can use
-    the column's type, or if a cell is not of `kind`. The message names the first such cell. If
-    there is advice on the column's number format, the message ends with it, else with `ways_out`.
+    the column's type, or if a cell is not of `kind`. The message names the first such cell, and
+    ends with advice on the column's number format or, without such advice, with `ways_out`.
     """
     if cells.kind_of_type(values) is None:
         raise TableError(f"column {values.name!r} holds {values.dtype}, which no model can use")

@@ -3,8 +3,8 @@
 The target is correlated with features of each column, on a sample of the rows. A numeric column's
 features are its ranks, their squares, and whether a cell is missing. A categorical column's
 features are its categories. The score is the fourth root of the sum of the correlations' fourth
-powers. So one strong column counts as much as many weak ones. The test can't find a pattern that
-only several columns together show.
+powers. So one strong column counts as much as many weak ones. The test misses patterns that show
+only in several columns together.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ class LabelScore:
 
 
 def label_score(table: Table, seed: int) -> LabelScore | None:
-    """Return a table's score; None if it has few rows, or if its target or columns are constant.
-
-    The same table and seed give the same score.
-    """
+    """Return a table's score; None if it has few rows, or if its target or columns are constant."""
     if len(table.target) < FEWEST_ROWS:
         return None
     dealt = np.random.default_rng(seed)

@@ -28,8 +28,9 @@ def leak_notes(table: Table) -> dict[str, str]:
     """Return a note for each used column whose value determines the target, on a sample of rows.
 
     In a classification, a column determines the target if its values and the classes correspond one
-    to one. A missing cell counts as a value. In a regression, a numeric column determines the
-    target if it sorts the rows in the target's order, or in reverse.
+    to one. A missing cell counts as a value. With two classes, all values but the most frequent one
+    count as the same value. In a regression, a numeric column determines the target if it sorts the
+    rows in the target's order, or in reverse.
     """
     table = table.used()
     rows = _sample(table)
@@ -97,8 +98,8 @@ def repeated_share(table: Table) -> float:
 
     Two rows are equal if they agree in all used columns and in the target. The result is 0 if the
     share is below 5%. If all numbers have few distinct values, rows may be equal by chance. So the
-    result is also 0 if the target and each numeric column have fewer distinct values than half the
-    number of distinct rows.
+    result is also 0 unless a numeric column or the target has at least half as many distinct values
+    as there are distinct rows.
     """
     table = table.used()
     numbers = [*table.numeric.T, table.target]

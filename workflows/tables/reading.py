@@ -20,7 +20,7 @@ def file_format(name: str) -> str:
         if name.lower().endswith(endings):
             return form
     raise TableError(
-        "trainer: tabular reads .csv, .tsv, .csv.gz, .parquet, and the .npz of write_table"
+        "must be a .csv, .tsv, .csv.gz or .parquet file, or an .npz file of write_table"
     )
 
 

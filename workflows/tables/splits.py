@@ -70,22 +70,22 @@ def _split_randomly(
 
 
 def _split_by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]) -> Codes:
-    """Return each row's part by time. The oldest rows are for training.
-
-    Rows with equal times are in the same part.
-    """
+    """Return each row's part by time, the oldest for training. Rows of equal time share a part."""
     kind, found = cells.recognise(values)
     if kind not in {"date", "number", "time"}:
         raise _unusable_error(values, _no_times_reason(values, numbered))
     if found.null_count():
-        raise _unusable_error(values, f"has {found.null_count()} missing values")
+        count = found.null_count()
+        raise _unusable_error(
+            values, f"has {count} missing values; fill them in, or remove their rows"
+        )
     times = cells.numbers(found, cells.kind_now(found, kind)).to_numpy()
     if kind == "number" and _begin_with_days(times):
         offered = column_line(values.name, ['"%d%m%Y"'])
         raise _unusable_error(
             values,
-            f"has dates such as {str(values[0]).strip()}, which are not in the order of time if "
-            f"sorted as numbers: write YYYY-MM-DD, or say their form: {offered}",
+            f"has dates such as {str(values[0]).strip()}, whose order as numbers differs from the "
+            f"order in time: write them as YYYY-MM-DD, or give their format: {offered}",
         )
     ordered = np.sort(times)
     cuts = np.round(np.cumsum(shares)[:2] * len(times)).astype(int)

@@ -122,10 +122,9 @@ def build_table(
 
 
 def describe(table: Table) -> Description:
-    """Return a table's description, without the entries that need the table's original file.
+    """Return a table's description. Entries that need the table's original file are empty.
 
-    These entries are empty. `missing` has only numeric columns, and `notes` has only the columns
-    that determine the target.
+    `missing` has only numeric columns, and `notes` only columns that determine the target.
     """
     table = table.used()
     columns, values = table.columns, table.target
@@ -196,7 +195,7 @@ def _check_columns(names: Sequence[str], target: str | None, options: TableOptio
     choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     if target is None:
         raise TableError(
-            f"no column to predict is named: write target: COLUMN; the columns are {choices}"
+            f"no column to predict is named: write `target: COLUMN`; the columns are {choices}"
         )
     wanted = [("target", target), *(("table.columns", name) for name in options.columns)]
     wanted += [("table.split", name) for name in options.split.own_columns]

@@ -59,8 +59,7 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
     """Yield a function that shows a text, with the seconds since the `with` block began.
 
     A terminal shows only the latest text, and removes it when the block ends. A file or a pipe gets
-    a line for each text. But a text that equals the last line, except for numbers, is left out if
-    that line is less than 15 s old.
+    a line for each text. Texts in a row that differ only in numbers get one line every 15 s.
     """
     from rich.live import Live
     from rich.text import Text

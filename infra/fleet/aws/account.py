@@ -82,8 +82,8 @@ def variables() -> dict[str, str]:
 def check_found_by_jobs(whose: str) -> None:
     """Raise InputError if AWS keys are only in environment variables, which jobs don't get.
 
-    If jobs can use other keys, such as those in ~/.aws, there is no error, even if AWS would refuse
-    these keys. The error names `whose` as the program that needs the keys.
+    Other keys that jobs can use, such as those in ~/.aws, are not tested. The error names `whose`
+    as the program that needs the keys.
     """
     if (secrets := _secrets()) and _session_of_a_job().get_credentials() is None:
         raise InputError(

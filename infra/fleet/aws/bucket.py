@@ -1,8 +1,8 @@
 """The fleet's S3 bucket, with the nodes' program, the record of costs and the nodes' boot logs.
 
 If the user names a bucket, it must exist. trialfleet doesn't change its settings, and only uses
-keys that begin with the fleet's prefix. Otherwise trialfleet creates a bucket. It recognises this
-bucket by the name, because a crash may leave a new bucket without a tag.
+keys that begin with the fleet's prefix. Otherwise trialfleet creates a bucket. It recognises its
+own bucket by the name, because a crash may leave a new bucket without a tag.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def fleet_bucket(fleet: Fleet, account: str) -> str:
 def _buckets(fleet: Fleet, account: str) -> dict[str, None]:
     """Return the names of all buckets that the fleet may have used, the present one first.
 
-    A bucket that trialfleet created may be left from a time when the user named none.
+    If the user named no bucket earlier, the bucket that trialfleet created then may still exist.
     """
     own = names.bucket_name(fleet.full_name, account)
     return dict.fromkeys((fleet.bucket or own, own))
@@ -63,8 +63,7 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
     """Make sure that the fleet's bucket exists, and return its name.
 
     A bucket that trialfleet created also gets the right settings. InputError if the user's bucket
-    does not exist. InputError if the bucket is not in the fleet's first AWS region, where nodes
-    look for it.
+    is missing, or if a bucket is not in the fleet's first AWS region, where nodes look for it.
     """
     name = fleet_bucket(fleet, account)
     with asking(f"the bucket {name}"):
@@ -113,10 +112,10 @@ def _region(s3: S3Client, name: str, account: str) -> str | None:
 
 
 def _raise_overriding_denial(s3: S3Client, name: str, account: str) -> None:
-    """Raise AWS's refusal to list the bucket, if no additional policy for the user could lift it.
+    """Try to list the bucket. Raise AWS's refusal, unless an additional policy would lift it.
 
-    AWS explains why it refuses to list, but not why it refuses a HEAD request. Both requests need
-    the same permission.
+    AWS explains a refusal to list, but not a refusal of a HEAD request. Both requests need the same
+    permission.
     """
     try:
         s3.list_objects_v2(Bucket=name, ExpectedBucketOwner=account, MaxKeys=1)
@@ -154,10 +153,7 @@ def region_note(aws: Aws, fleet: Fleet, aws_region: str) -> str:
 
 
 def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
-    """Return the S3 URLs of what the fleet still has in S3.
-
-    These are the bucket that trialfleet created, and the fleet's objects in the user's bucket.
-    """
+    """Return the S3 URLs of trialfleet's own bucket, and of the fleet's objects in another one."""
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     found = [f"s3://{own}"] if exists(s3, own, account) else []
     if fleet.bucket and exists(s3, fleet.bucket, account):
@@ -169,7 +165,7 @@ def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
 def remove(aws: Aws, fleet: Fleet, account: str) -> None:
     """Delete the fleet's objects, and the bucket that trialfleet created for the fleet.
 
-    FleetError if something can't be deleted, such as a bucket with objects of somebody else.
+    FleetError if something can't be deleted, such as a bucket that has other objects.
     """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     for name in _buckets(fleet, account):

@@ -104,10 +104,7 @@ class Aws:
         return self._account or self.caller(aws_region)["Account"]
 
     def caller(self, aws_region: str) -> GetCallerIdentityResponseTypeDef:
-        """Return AWS's description of the credentials' owner.
-
-        FleetError if there are no credentials, or AWS refuses them.
-        """
+        """Return who owns the credentials. FleetError if they are missing, or AWS refuses them."""
         with asking("the caller's identity (sts:GetCallerIdentity)"):
             who = self.sts(aws_region).get_caller_identity()
         self._account = who["Account"]

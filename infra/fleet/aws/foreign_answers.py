@@ -48,8 +48,8 @@ def _after_call(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any
         text = http_response.content.decode(errors="replace")
         excerpt = " ".join((_NOT_TEXT.sub(" ", text).strip() or text).split())
         raise FleetError(
-            f"{_without_vendor(called)} ({model.name}): the answer from "
-            f"{urlsplit(http_response.url).netloc} is not AWS's: HTTP status {parsed[_MARK]}"
+            f"{_without_vendor(called)} ({model.name}): {urlsplit(http_response.url).netloc} gave "
+            f"an answer that is not from AWS, with HTTP status {parsed[_MARK]}"
             f"{': ' if excerpt else ''}{excerpt[:LONGEST_EXCERPT]}; {ADVICE}"
         )
 

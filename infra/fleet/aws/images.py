@@ -20,9 +20,8 @@ class Image:
 
     Attributes:
         root: name of the root device.
-        root_gib: size of the root disk in GiB.
-        kept: sizes in GiB, by device name, of those disks besides the root disk that AWS would keep
-            after the instance's end, according to the image's settings.
+        kept: size in GiB of each further disk that the image tells AWS to keep after the instance's
+            end, by device name.
     """
 
     id: str
@@ -33,7 +32,7 @@ class Image:
 
 
 def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
-    """Find the fleet's machine image for an AWS region and a processor architecture."""
+    """Find the fleet's image for an AWS region and an architecture. InputError if none fits."""
     named = fleet.ami if isinstance(fleet.ami, str) else fleet.ami[aws_region]
     wanted = named.replace("{architecture}", architecture)
     image = _resolve_image(aws, aws_region, wanted)

@@ -40,7 +40,7 @@ def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
     """Return the suffix of a launch template's name.
 
     `efa` is True if the template's instance types can have an Elastic Fabric Adapter. If the fleet
-    uses these adapters, the templates of such types have a suffix of their own.
+    also uses these adapters, the suffix ends with `EFA`.
     """
     return architecture + (EFA if fleet.efa and efa else "")
 

@@ -77,7 +77,10 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
     known = {subnet["SubnetId"] for subnets in listed.values() for subnet in subnets}
     if missing := [subnet for subnet in named if subnet not in known]:
         where = ", ".join(fleet.aws_regions)
-        raise InputError(f"subnets: {', '.join(missing)} not found in the AWS regions {where}")
+        raise InputError(
+            f"subnets: the fleet's AWS regions ({where}) have no {', '.join(missing)}; correct "
+            "`subnets:`, or add the right region to `aws_regions`"
+        )
     return {
         region: _place(subnets or _default_subnets(aws, region), region)
         for region, subnets in listed.items()

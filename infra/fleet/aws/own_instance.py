@@ -20,10 +20,7 @@ class OwnInstance:
 
 
 def find() -> OwnInstance | None:
-    """Return this machine as an EC2 instance, or None if it isn't one.
-
-    The result is also None if the environment variable AWS_EC2_METADATA_DISABLED is true.
-    """
+    """Return this EC2 instance; None outside EC2, or if AWS_EC2_METADATA_DISABLED is true."""
     if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
     imds = Imds(timeout=PATIENCE)

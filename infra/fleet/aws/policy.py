@@ -182,10 +182,7 @@ class _Arns:
         ]
 
     def images(self) -> list[str]:
-        """Return the ARNs of the nodes' images.
-
-        If the fleet names an image by an SSM parameter, the result covers all images.
-        """
+        """Return the ARNs of the nodes' images; of all images if an SSM parameter names one."""
         named = [ami for ami in _amis(self._fleet) if not ami.startswith(BY_PARAMETER)]
         known = named if len(named) == len(_amis(self._fleet)) else ["*"]
         return [f"arn:{self._partition}:ec2:*::image/{ami}" for ami in known]
@@ -223,10 +220,7 @@ def _allow(
 
 
 def _read_statements(_: Fleet, __: _Arns) -> list[Document]:
-    """Return statements that allow actions which only read.
-
-    AWS can't restrict these actions to certain resources.
-    """
+    """Return statements for actions that read, which AWS can't restrict to certain resources."""
     others = [
         *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
         "ssm:DescribeParameters",

@@ -51,7 +51,7 @@ def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
 def wait_for(condition: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:
     """Wait until `condition()` is true. Return False if it is still false after the last pause.
 
-    The condition is checked again after each of the `pauses`, in seconds.
+    `pauses` has the seconds between two checks.
     """
     for pause in pauses:
         if condition():

@@ -17,10 +17,7 @@ def own_tags(fleet: Fleet) -> Any:
 
 
 def specification(fleet: Fleet, kind: str, more: Mapping[str, str] = {}) -> Any:
-    """Return the fleet's tags and `more` as EC2's TagSpecification for a new resource.
-
-    `kind` is EC2's word for the resource, such as `instance`.
-    """
+    """Return the fleet's tags and `more` as EC2's TagSpecification for a new resource."""
     return {"ResourceType": kind, "Tags": [*own_tags(fleet), *_tag_list(more)]}
 
 

@@ -55,16 +55,16 @@ def rank_candidates(
 
 
 def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return those of the candidates `pools` that are requested before the others.
+    """Return the candidates that are requested before the others.
 
-    With these, finished work costs at most `GOOD` times as much as with the cheapest candidate.
+    Their cost of finished work is at most `GOOD` times the lowest cost among `pools`.
     """
     best = min((one.cost for one in pools), default=0.0)
     return [one for one in pools if one.cost <= GOOD * best]
 
 
 def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
-    """Yield a candidate for each type, zone and lifecycle (spot, on-demand) in an AWS region.
+    """Yield a candidate for each type, zone and lifecycle in an AWS region.
 
     An unknown price is NaN.
     """
@@ -97,7 +97,7 @@ def _tariffs(
 
 
 def _on_demand_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
-    """Return the known on-demand prices in USD per hour, by instance type."""
+    """Return the known on-demand prices in USD per hour, by type. Ask AWS for missing prices."""
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
         with suppress(FleetError, OSError):

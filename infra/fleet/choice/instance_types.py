@@ -47,7 +47,7 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
 
     Raises:
         InputError: the fleet lists a type that none of its AWS regions has, or a type whose GPU is
-            too old for AWS's image. Or the fleet lists no type, and its `needs.gpus` is 0.
+            too old for AWS's image. Also raised if it lists no type, and its `needs.gpus` is 0.
     """
     # The driver of AWS's image does not support older GPUs; the user's own image may.
     too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
@@ -58,9 +58,9 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     found = _find_named(aws, aws_region, listed)
     if old := [f"{kind.name} ({kind.gpu})" for kind in found if kind.gpu in too_old]:
         raise InputError(
-            f"instance_types: {', '.join(old)}: too old for the NVIDIA driver in AWS's image, "
-            "which only supports Turing GPUs (T4) and newer: choose newer types, or an image with "
-            "another driver in `ami:`"
+            f"instance_types: the NVIDIA driver in AWS's image only supports Turing GPUs (T4) and "
+            f"newer: choose newer types than {', '.join(old)}, or an image with another driver in "
+            "`ami:`"
         )
     missing = [name for name in listed if name not in {kind.name for kind in found}]
     if missing:
@@ -107,7 +107,7 @@ def list_sold(aws: Aws, aws_region: str) -> list[InstanceType]:
 
 
 def parse_type(info: InstanceTypeInfoTypeDef) -> InstanceType:
-    """Parse AWS's description of a type. If the type has part of a GPU, this counts as a GPU."""
+    """Parse AWS's description of a type. A part of a GPU counts as a GPU."""
     gpus: list[Any] = _gpus(info)
     processors = info["ProcessorInfo"]["SupportedArchitectures"]
     return InstanceType(

@@ -11,8 +11,7 @@ A spot capacity pool's rate of interruptions is estimated from its own nodes and
     (rate of all spot capacity pools x OWN_HOURS + interruptions) / (OWN_HOURS + node hours)
 
 OWN_HOURS is the weight of the rate of all spot capacity pools, in node hours. The result is a
-posterior mean with a gamma prior. A node counts half when HALF_LIFE has passed since its end, a
-quarter after twice that time, and so on.
+posterior mean with a gamma prior. A node's weight halves with each HALF_LIFE since its end.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class NodeRecord:
     """The life of one node.
 
     Attributes:
-        ended: when the node ended. If AWS gave notice that it may reclaim the node, this is the
-            time of the notice. For a living node, this is the present time.
+        ended: when the node ended. If AWS gave notice that it may reclaim the node, the time of the
+            notice. For a living node, the present time.
         interrupted: True if AWS reclaimed the node, or gave notice that it may.
         bandwidth: GB/s of a copy within the GPU's memory, or None if not measured.
     """
@@ -151,9 +150,8 @@ def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) 
 
     `measured` has the measured bandwidth of one GPU, by instance type. For other types, the GPU's
     data sheet is used. Data sheets promise too much, so their figures are multiplied by the median
-    ratio of measured bandwidth to data sheet. If a GPU's bandwidth was not measured and its data
-    sheet is unknown, the lowest bandwidth of the other GPUs is taken. If no candidate has a GPU,
-    the speed is the number of vCPUs.
+    ratio of measured bandwidth to data sheet. A GPU without measurement and data sheet gets the
+    lowest bandwidth of the others. If no candidate has a GPU, the speed is the number of vCPUs.
     """
     types = {one.type.name: one.type for one in candidates}
     sheets = {name: ec2_gpu_bandwidth(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}

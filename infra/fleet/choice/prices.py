@@ -70,10 +70,7 @@ def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[s
 
 
 def table() -> Table:
-    """Return all known on-demand prices, by AWS region and instance type.
-
-    Prices in the user's cache replace shipped ones. InputError if the cache's file is invalid.
-    """
+    """Return the on-demand prices, by AWS region and type. InputError if the cache is damaged."""
     shipped, refreshed = _read_shipped(), _read_refreshed()
     return {
         aws_region: shipped.get(aws_region, {}) | refreshed.get(aws_region, {})

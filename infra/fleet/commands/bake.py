@@ -23,7 +23,7 @@ BUILD_MINUTES = 120  # after this time a machine ends itself, unless an image wa
 def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
     """Return a shell script that prepares the machine from which an image is made.
 
-    Root runs the script. It installs NVIDIA's driver, and HTCondor in the manager's version.
+    The script must run as root. It installs NVIDIA's driver, and the manager's HTCondor version.
     """
     name = names.resource_name(fleet.full_name)
     return (
@@ -83,7 +83,7 @@ def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str)
 
 
 def _bake_script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
-    """Return shell lines that run the nodes' user data on a machine that becomes an image."""
+    """Return shell lines that run the nodes' user data, to prepare a machine for an image."""
     settings = up.node_settings(fleet, inputs, bucket.fleet_bucket(fleet, aws.account(fleet.home)))
     text = user_data.render({**settings, "run": "", "image": True, "boot_minutes": BUILD_MINUTES})
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

@@ -23,11 +23,11 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 
 
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
-    """Return the last line of each instance's boot log, by the instance's id.
+    """Return a text with the last line of each instance's boot log, by the instance's id.
 
-    If there is no log, or it can't be read, the result has the last line of the console. If AWS
-    gives no console output either, the result has the error of reading the log. An instance with
-    none of these is left out.
+    If the log is missing or unreadable, the text has the console's last line. If AWS gives no
+    console output either, the text is the error of reading the log. An instance with none of these
+    is left out.
     """
     wanted = list(instances)
     if not wanted:
@@ -73,10 +73,7 @@ def _console(aws: Aws, instance: Instance) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line in `text` that the node's boot program wrote.
-
-    If the program wrote none of the lines, return the last line of `text`.
-    """
+    """Return the last line that the node's boot program wrote or, without one, the last line."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     own = [match[0] for line in lines if (match := OWN_LINE.search(line))]
     return (own or lines or [""])[-1][:LONGEST]

@@ -1,7 +1,7 @@
 """`fleet doctor`: checks for problems that would make `fleet up` fail.
 
-The checks change nothing in AWS. So permissions to write to IAM, S3 and SSM are reported as
-unknown, because AWS offers no way to test them without writing.
+The checks change nothing in AWS. AWS offers no way to test permissions to write to IAM, S3 and SSM
+without writing, so these permissions are reported as unknown.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from trialfleet.infra.fleet.scaling.packing import never_begins
 from trialfleet.infra.fleet.scaling.suitable_types import can_begin, node_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
-from trialfleet.infra.pool.machines import Room
+from trialfleet.infra.pool.machines import Resources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,17 +19,16 @@ class GangNeed:
 
     min: int
     max: int
-    need: Room
+    need: Resources
 
 
 @dataclass(frozen=True, kw_only=True)
 class GangPrice:
     """The number and price of the nodes that a gang needs.
 
-    A gang begins with `min` jobs on `min_nodes` nodes. It has at most `max` jobs. `max_nodes` is
-    the number of nodes for these jobs, but at most the fleet's `nodes.max`. `type` names the
-    instance type that would be requested first, and says whether spot or on-demand. Prices are in
-    USD per hour.
+    A gang begins with `min` jobs on `min_nodes` nodes, and may grow to `max` jobs on `max_nodes`
+    nodes. `max_nodes` is at most the fleet's `nodes.max`, even if `max` jobs need more. `type` is
+    the requested instance type with its lifecycle, such as `g5.xlarge spot`. Prices are in USD.
     """
 
     min: int
@@ -50,8 +49,8 @@ class GangPrice:
 def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
     """Return the number and price of the nodes that a gang needs.
 
-    The nodes are of the first of `candidates` on which the gang can begin. InputError if the
-    fleet's limits allow too few nodes for the gang to begin.
+    All nodes are of the first candidate on which the gang can begin. InputError if the fleet's
+    limits allow too few nodes for the gang to begin.
     """
     chosen = next((one for one in candidates if can_begin(fleet, one, gang.need, gang.min)), None)
     if chosen is None:

@@ -50,7 +50,7 @@ class GpuType:
 class GpuTypes:
     """Instance types, sorted by the price of one GPU, the cheapest first.
 
-    `note` says why some types are missing, or is empty.
+    `note` says what is missing without AWS credentials. With credentials, it is empty.
     """
 
     types: Sequence[GpuType]

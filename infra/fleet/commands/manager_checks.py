@@ -69,7 +69,6 @@ def _check_reach(fleet: Fleet, own: OwnInstance | None) -> list[Finding]:
 
 
 def _shells() -> Finding:
-    """Check for the programs that only `fleet ssh` needs."""
     missing = shell.missing_programs()
     found = missing or f"{' and '.join(shell.GUIDES)} are here"
     return Finding(check="programs for fleet ssh", ok=None if missing else True, found=found)

@@ -32,7 +32,7 @@ Places = Callable[[], dict[str, RegionNetwork]]
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Return a finding for each AWS permission that the user needs."""
+    """Return a finding for each AWS permission that can be tested, and one for all others."""
     probes, places = _read_probes(aws, fleet), cache(partial(network.places, aws, fleet))
     for aws_region in fleet.aws_regions:
         probes += _dry_runs(aws, fleet, aws_region, places)
@@ -91,8 +91,8 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     """Test the permission to launch nodes, with the launch template that `fleet up` made.
 
     The user needs CreateFleet and also RunInstances, because EC2 Fleet launches in the user's name.
-    This function always raises an error: even if the call is allowed, AWS answers a dry run with a
-    ClientError. FleetError if no launch template fits the fleet.
+    This function always raises an error, because AWS answers even an allowed dry run with a
+    ClientError. FleetError if the launch template is missing or does not fit the fleet.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:

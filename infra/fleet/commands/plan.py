@@ -37,14 +37,13 @@ class FleetPlan:
     """The resources that `fleet up` and the autoscaler would create, and their cost.
 
     Attributes:
-        candidates: the choices for a node (type, zone, spot or on-demand), the best first.
+        candidates: the choices for a node, the best first.
         first: number of candidates (spot plus on-demand) that are requested before the others.
         seen: past node hours and interruptions of each candidate, in the order of `candidates`.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
         placement_scores: AWS's score (1 to 10) for a request of `spot_nodes` nodes, by AWS region.
             Empty if unknown.
         makes: resources that `fleet up` makes, besides the nodes.
-        living: number of nodes that exist already.
         most_per_hour: USD per hour of `max_nodes` nodes at the highest price, but at most
             `hour_cap`.
         on_demand: USD per hour on-demand, by AWS region and type, without unknown prices.
@@ -83,7 +82,7 @@ class FleetPlan:
 
 
 def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
-    """Return what a fleet would create and cost, with the nodes for its study's `gangs`.
+    """Return what a fleet would create and cost, and which nodes its study's `gangs` need.
 
     InputError if a gang can never begin. FleetError if there is no candidate for a node.
     """

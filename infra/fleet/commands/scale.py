@@ -16,19 +16,19 @@ from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.lifecycle import up as fleet_up
 from trialfleet.infra.fleet.scaling import cost_record, down_note, draining
 from trialfleet.infra.fleet.scaling import scaling_decision as scaling
-from trialfleet.infra.fleet.scaling.known_nodes import Watch
+from trialfleet.infra.fleet.scaling.known_nodes import KnownNodes
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.limits import Limits
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.pool.machines import Room
+from trialfleet.infra.pool.machines import Resources
 
 
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
     """Launch nodes until `count` are alive, with this machine as their manager.
 
     If `count` is None, it is the fleet's minimum, but at least one. The nodes' costs belong to
-    `run`, unless it is empty. The result has all living nodes, and AWS's last refusals. After
-    `fleet down`, this call also allows autoscalers to launch nodes again.
+    `run`, unless it is empty. The result has all living nodes, and AWS's last refusals. If the
+    fleet was taken down by `fleet down`, autoscalers may launch nodes again.
     """
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)
@@ -56,8 +56,10 @@ def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
 def _shrink(
     aws: Aws, fleet: Fleet, count: int, living: Sequence[Instance], progress: Progress
 ) -> list[str]:
-    now, room = datetime.now(UTC), Room(gpus=fleet.needs.gpus * fleet.shares)
-    nodes = Watch(now).nodes(living, pool_demand.fleet_machines(fleet.full_name), {}, room, now)
+    now, room = datetime.now(UTC), Resources(gpus=fleet.needs.gpus * fleet.shares)
+    nodes = KnownNodes(now).nodes(
+        living, pool_demand.fleet_machines(fleet.full_name), {}, room, now
+    )
     limits = Limits(
         min_nodes=0,
         max_nodes=fleet.nodes.max,

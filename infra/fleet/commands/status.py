@@ -40,7 +40,6 @@ class NodeStatus:
 
     Attributes:
         machine: the node in the pool. None if it isn't there, or if the pool doesn't answer.
-        wants_gpus: True if the fleet's trials need GPUs.
         boot_message: last line of the node's boot log or console. Empty if the node is in the pool.
         cost: USD so far.
         ended_by: why it has ended, as the fleet's record of costs says. Empty if unknown.
@@ -143,8 +142,8 @@ class FleetStatus:
         price_per_hour: USD per hour of all living nodes.
         spent: USD of all nodes since `since`, including ended ones.
         since: when the run began. If None, `spent` has all costs in the fleet's record.
-        unpriced: number of instances with an unknown price, which count as 0 in `spent`.
-        silent: the errors of AWS regions that did not list their nodes, by region. These nodes are
+        unpriced: number of these nodes with an unknown price, which count as 0 in `spent`.
+        silent: the errors of AWS regions that did not list their nodes, by region. Nodes there are
             missing in `nodes`.
         notices: what else could not be read, such as an unreachable pool.
     """
@@ -184,6 +183,7 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
         raise listing.silent[fleet.home]
     instances = listing.instances
     record, cost_notice = updated_record(aws, fleet, listing, now)
+    since = record.runs.get(run)
     view, pool_notice = _read_pool(fleet, run)
     here = {node.instance: node for node in view.nodes} if view else {}
     absent = [i for i in instances if i.id not in here and i.state != "pending"]
@@ -208,9 +208,12 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
         stages=dict(sorted(Counter(node.stage for node in nodes).items())),
         demand=view.demand if view else None,
         price_per_hour=sum(i.price or 0.0 for i in instances if i.is_alive),
-        spent=record.cost(now, record.runs.get(run)),
-        since=record.runs.get(run),
-        unpriced=sum(lifetime.price is None for lifetime in record.lifetimes.values()),
+        spent=record.cost(now, since),
+        since=since,
+        unpriced=sum(
+            lifetime.price is None and (since is None or lifetime.end_time(now) > since)
+            for lifetime in record.lifetimes.values()
+        ),
         hour_cap=fleet.price_cap.hour,
         run_cap=fleet.price_cap.run,
         min_nodes=fleet.nodes.min,

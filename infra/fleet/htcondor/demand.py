@@ -12,7 +12,7 @@ from trialfleet.classads import IN_SLOT, JobStatus, Universe
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.collector import read_machines
-from trialfleet.infra.pool.machines import Machine, Room, moment, number, parse_room
+from trialfleet.infra.pool.machines import Machine, Resources, moment, number, parse_room
 
 # TRIALS are trials' jobs. A DAG's other jobs have no TrialfleetNode, or run on the access point.
 OF_RUNS = f"TrialfleetRun isnt undefined && JobUniverse == {Universe.VANILLA}"
@@ -43,7 +43,7 @@ class Group:
         least: the number of jobs that must still start before the gang can train. 1 without a gang.
     """
 
-    need: Room
+    need: Resources
     jobs: int
     requirements: str = ""
     since: datetime | None = None
@@ -81,11 +81,9 @@ def read_pool(
 ) -> PoolView:
     """Return a fleet's nodes in the pool, and what a run's trials request.
 
-    If `fleet` is None, the nodes of all fleets are returned. With `named`, the result has each
-    node's jobs and trials.
-
-    The run is the one in `folder` or, if `folder` is empty, the one with the id `run`. PoolError if
-    several runs have this id. If both are empty, all runs count.
+    `run` and `folder` choose the run as in `select_run`. If `fleet` is None, the nodes of all
+    fleets are returned. With `named`, the result has each node's jobs and trials. PoolError if
+    several runs have the id `run`.
     """
     demand = read_demand(_jobs(run, folder))
     return PoolView(nodes=fleet_machines(fleet, named=named, whole=named), demand=demand)
@@ -94,9 +92,9 @@ def read_pool(
 def _jobs(run: str, folder: str) -> list[Ad]:
     """Return a ClassAd for each group of equal trials in the queue, and for each job of a gang.
 
-    HTCondor can't group jobs by some attributes. For these, the ClassAd has the values of the
-    group's first job, because this job gets a slot first. Before the first node joins, HTCondor
-    does not compare the jobs' requirements, so they may differ within a group.
+    The schedd can't group jobs by the `FIRST_ATTRIBUTES`. A group gets these attributes from its
+    first job, because this job gets a slot first. Until the first node joins, HTCondor does not
+    compare the jobs' requirements, so jobs of one group may have different requirements.
     """
     own = f"{OF_RUNS} && TrialfleetRun =?= {quote(run)}" if run else OF_RUNS
     found = select_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
@@ -137,8 +135,8 @@ def fleet_machines(
     """Return the machines of a fleet that have joined the pool.
 
     If `fleet` is None, the machines of all fleets are returned. With `named`, the result has each
-    machine's trials. Without `whole`, the dynamic slots, in which jobs run, are not read. Then the
-    result lacks the jobs' ids.
+    machine's trials. Without `whole`, the result lacks the jobs' ids, because the dynamic slots, in
+    which jobs run, are not read.
     """
     own = f" && TrialfleetFleet =?= {quote(fleet)}" if fleet is not None else ""
     uncut = "" if whole else ' && SlotType =!= "Dynamic"'
@@ -171,14 +169,14 @@ def quote(text: str) -> str:
 
 
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
-    """Return what `jobs` request. Each of them is a ClassAd for `JobCount` equal jobs."""
+    """Return what `jobs` request. Each ClassAd in `jobs` stands for `JobCount` equal jobs."""
     jobs = list(jobs)
     return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 
 
 def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tuple[Group, ...]:
     """Return the jobs with one of `statuses` in groups, the largest request first."""
-    of: dict[tuple[Room, str, int], list[Mapping[str, Any]]] = defaultdict(list)
+    of: dict[tuple[Resources, str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for job in jobs:
         if job.get("JobStatus") in statuses:
             need = parse_room(job, "Request{}")
@@ -209,10 +207,7 @@ def _is_of_gang(job: Mapping[str, Any]) -> bool:
 
 
 def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
-    """Return how many jobs must still start before a job's gang can train, but at least 1.
-
-    `begun` has the number of started jobs of each gang. The result is 1 if the job has no gang.
-    """
+    """Return how many jobs must still start before a job's gang can train, but at least 1."""
     if not (gang := _gang(job)):
         return 1
     return max(1, int(number(job, "TrialfleetGangMin") or 1) - begun[gang])

@@ -39,14 +39,14 @@ class Graph:
         schedd.edit(self.job, "ProvisionerState", str(PROVISIONED))
 
     def is_started(self) -> bool:
-        """Return whether this job, perhaps in an earlier process, has let the DAG's nodes start."""
+        """Return whether a process of this job has let the DAG's nodes start."""
         own = _ad(self.job, ["ProvisionerState"]) or {}
         return own.get("ProvisionerState") == PROVISIONED
 
     def is_over(self) -> bool:
         """Return whether only the DAG's FINAL node is left.
 
-        The result is True once `LOOKS` calls in a row have found no other node, or no DAGMan.
+        The result is True after `LOOKS` calls in a row that found no other node, or no DAGMan.
         """
         own = _ad(self.job, ["DAGManJobId"]) or {}
         parent = own.get("DAGManJobId")

@@ -51,8 +51,8 @@ def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Ca
 def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
     """Make `call` for all `ids`, and yield AWS's refusals.
 
-    One bad id makes AWS refuse the whole call. So after a refusal, the two halves of the ids are
-    tried separately.
+    One bad id makes AWS refuse the whole call. So after a refusal, each half of the ids is tried
+    separately.
     """
     try:
         with asking(f"{doing} {join_names(ids, 4)}"):

@@ -34,8 +34,8 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 class Prepared:
     """The AWS resources that launches need.
 
-    `make` creates the launch templates of an AWS region, and what they refer to. `templates` has
-    those that exist, by AWS region and suffix of their name.
+    `make` creates the launch templates of an AWS region, and the resources to which they refer.
+    `templates` has the templates made so far, by AWS region and name suffix.
     """
 
     places: dict[str, RegionNetwork]
@@ -96,8 +96,8 @@ class FleetRequest:
     def most_expensive(self) -> Candidate:
         """The most expensive capacity pool.
 
-        The request tags all new nodes with the price of this pool, because AWS chooses the pools
-        only later.
+        The request tags all new nodes with this pool's price, because AWS has not chosen the pools
+        yet. The tags are corrected after the launch.
         """
         return max(self.pools, key=lambda one: one.price)
 
@@ -112,7 +112,7 @@ class FleetRequest:
         return self.parse_answer(answer, prepared)
 
     def parse_answer(self, answer: Mapping[str, Any], prepared: Prepared) -> Answer:
-        """Parse AWS's answer. For nodes of unknown pool, the most expensive pool is assumed."""
+        """Parse AWS's answer. For nodes without a known pool, assume the most expensive pool."""
 
         def pool(found: Mapping[str, Any]) -> Candidate | None:
             override = found.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
@@ -186,7 +186,6 @@ class FleetRequest:
             }
 
     def _tags(self, fleet: Fleet) -> dict[str, str]:
-        """Return the tags of new instances. The price's tag is corrected after the launch."""
         return {
             "Name": names.resource_name(fleet.full_name),
             names.EXPIRES_TAG: self.expires,
@@ -208,7 +207,7 @@ def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[C
 def _largest_weight(fleet: Fleet, lifecycle: Lifecycle) -> int:
     """Return the largest weight that a capacity pool may have.
 
-    For spot, EC2 gets the fleet's maximum price divided by the weight. EC2 refuses a result of
+    For spot, EC2 gets the fleet's maximum price divided by the weight. EC2 refuses a quotient of
     `LEAST_MAX_PRICE` or less.
     """
     if lifecycle != "spot" or fleet.spot.ceiling is None:

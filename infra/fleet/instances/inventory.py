@@ -70,10 +70,10 @@ def list_regions(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -
 
 
 def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
-    """Return the fleet with all AWS regions that it has used, and an error or an empty text.
+    """Return `fleet` with all AWS regions that it has ever used, and an error or an empty text.
 
-    The fleet's file may no longer name some of these regions. The result's first region has the
-    bucket and the pool's token. After an error, `fleet` is returned as it is.
+    The first region of the returned fleet has the bucket and the pool's token. After an error,
+    `fleet` is returned unchanged.
     """
     try:
         noted = bucket.noted_regions(aws, fleet)
@@ -87,9 +87,9 @@ def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
 def living_in_all_regions(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
     """Return the living instances in all AWS regions that the fleet has used, and notices.
 
-    The instances are sorted, oldest first. The notices tell of nodes in AWS regions that the
-    fleet's file no longer names, and of errors in looking for such nodes. FleetError if a region
-    that the file names does not list its instances.
+    The oldest instance comes first. The notices tell of nodes in AWS regions that the fleet's file
+    no longer names, and of errors in listing these regions. FleetError if a region that the file
+    names does not list its instances.
     """
     everywhere, unknown = with_earlier_regions(aws, fleet)
     listing = list_by_region(aws, everywhere)

@@ -105,16 +105,14 @@ def launch(
 ) -> Launched:
     """Request `count` more nodes, the best candidates first. Return new nodes and refusals.
 
-    The fleet's cap on costs per hour is kept. AWS may start fewer nodes. `unlisted` are living
-    nodes that AWS's list of the fleet's nodes may lack. They count as if AWS had listed them. The
-    call waits up to two minutes until AWS knows resources that were just made, such as launch
-    templates.
+    AWS may start fewer nodes. The fleet's cap on costs per hour is kept. `unlisted` has nodes that
+    AWS may not list yet. They count as the fleet's nodes. The call waits up to two minutes until
+    AWS knows new resources, such as launch templates.
 
     The nodes of a gang (a training over several nodes) are in one zone, because traffic between
-    zones is slow and costs money. If the fleet has nodes, this is the oldest node's zone. Fewer
-    than `least` nodes would be useless for a gang. So if a zone has less room, the next zone is
-    tried. The nodes of a gang are all spot or all on-demand, because spot and on-demand nodes need
-    separate requests.
+    zones is slow and costs money. If the fleet has nodes, the zone of the oldest node is taken. A
+    gang can't use fewer than `least` nodes, so a zone with less room is skipped. The nodes of a
+    gang are all spot or all on-demand, because these two need separate requests.
 
     Raises:
         FleetError: no node was launched, for a reason that applies to every candidate.
@@ -231,10 +229,7 @@ class _Order:
         return Refusal(pools=lifecycle, reason=reason)
 
     def ask(self, pools: Sequence[Candidate], wanted: int, least: int) -> Launched:
-        """Request at most `wanted` nodes of `pools`.
-
-        If fewer than `least` nodes are possible, none is started.
-        """
+        """Request at most `wanted` nodes of `pools`; none if fewer than `least` are possible."""
         usable = [one for one in pools if self.prepared.subnet(one)]
         if not usable:
             reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
@@ -280,10 +275,7 @@ class _Order:
     def _send_until_known(
         self, pools: Sequence[Candidate], count: int, least: int
     ) -> tuple[str, Answer]:
-        """Repeat a request until AWS knows all new resources that the request needs.
-
-        Return the name and the answer of the last request.
-        """
+        """Repeat a request until AWS knows all new resources. Return the last name and answer."""
         for pause in (*retries.LATER, None):
             name = self._name(pools)
             request = FleetRequest(
@@ -306,7 +298,7 @@ class _Order:
     def _answer(self, request: FleetRequest) -> Answer:
         """Send a request, and return AWS's answer.
 
-        If a request of this name was sent before, the answer has that request's instances.
+        If a request of this name was sent before, the answer has the instances of that request.
         """
         answer = request.send(self.aws, self.fleet, self.prepared)
         earlier = any(one.code == TWICE for one in answer.failures)
@@ -319,7 +311,7 @@ class _Order:
 
     @property
     def _lease_end(self) -> str:
-        """Return the end of new nodes' first lease.
+        """The end of new nodes' first lease.
 
         It stays the same for ten minutes, because repeated requests must be equal.
         """
@@ -331,7 +323,7 @@ class _Order:
         return int(self.now.timestamp() // WINDOW.total_seconds())
 
     def _name(self, pools: Sequence[Candidate]) -> str:
-        """Return a request's name, which is the same if `fleet up` is killed and runs again."""
+        """Return a request's name. If `fleet up` is killed and runs again, the name is the same."""
         before = sorted(instance.id for instance in self.known)
         kinds = [
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
@@ -368,7 +360,7 @@ class _Order:
         )
 
     def _raise_lasting_failure(self, answer: Answer) -> None:
-        """Raise the first failure, unless requests for other capacity pools may succeed."""
+        """Raise the first failure if requests for other capacity pools would fail as well."""
         if answer.failures and not any(map(_word, answer.failures)):
             one = answer.failures[0]
             error = {"Error": {"Code": one.code, "Message": one.message}}
@@ -388,7 +380,7 @@ def _word(failure: Failure) -> str:
 
 
 def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
-    """Yield AWS's refusals. Zones in which AWS refuses a type for the same reason share one."""
+    """Yield AWS's refusals: one for each type and reason, which may be about several zones."""
     if not (answer.made or answer.failures):
         reason = "AWS launched no node, and gave no reason"
         yield Refusal(pools=label(pools[:1]), code=NO_REASON, reason=reason)

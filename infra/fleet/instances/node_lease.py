@@ -28,10 +28,9 @@ OUTAGE, LEAST = timedelta(minutes=12), timedelta(minutes=1)
 def instances_to_renew(
     fleet: Fleet, instances: Iterable[Instance], now: datetime
 ) -> list[Instance]:
-    """Return the instances whose leases to renew now.
+    """Return all living instances if the lease of at least one must be renewed now; else none.
 
-    If one lease is due, these are all living instances, because renewing a thousand leases takes no
-    longer than renewing one.
+    Renewing a thousand leases takes no longer than renewing one.
     """
     length = timedelta(minutes=fleet.lease_minutes)
     soon = now + max(RENEWED * length, min(OUTAGE, length - LEAST))
@@ -42,7 +41,7 @@ def instances_to_renew(
 def renew(
     aws: Aws, fleet: Fleet, instances: Iterable[Instance], *, now: datetime | None = None
 ) -> list[Instance]:
-    """Renew the leases of `instances`. Return the instances with the new end of their leases."""
+    """Renew the leases of `instances`. Return the instances with their new `expires`."""
     instances = list(instances)
     end = (now or datetime.now(UTC)) + timedelta(minutes=fleet.lease_minutes)
     tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.time_text(end)}

@@ -42,11 +42,10 @@ class RegionListings:
     """The answers of all AWS regions to a request for the fleet's instances.
 
     Attributes:
-        instances: all instances, including ended ones. Those of a region that did not answer are
-            from its last answer.
-        silent: the errors of the regions of the fleet's file that did not answer, by region.
-        troubles: errors in renewing leases, and in listing the instances of AWS regions that the
-            file no longer names.
+        instances: all instances, including ended ones. A region that did not answer has those of
+            its last answer.
+        silent: errors by AWS region, for regions of the fleet's file that did not answer.
+        troubles: errors in renewing leases, and in looking for earlier regions and their instances.
         unknown: AWS regions that have never answered.
         nothing: True if no AWS region has ever answered.
     """
@@ -61,9 +60,9 @@ class RegionListings:
 class Regions:
     """A fleet's instances by AWS region, as each region listed them last.
 
-    The fleet may still have nodes in earlier regions, which its file no longer names. They count as
-    the fleet's nodes until their leases end. An earlier region that does not answer delays no
-    launch, because the user may have disabled it.
+    The fleet may still have nodes in earlier regions, which its file no longer names. These nodes
+    count as the fleet's until their leases end. An earlier region that does not answer prevents no
+    launches, because the user may have disabled this region.
     """
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
@@ -79,10 +78,11 @@ class Regions:
     ) -> RegionListings:
         """List the instances of each AWS region, and renew their leases with the function `renew`.
 
-        After PATIENCE seconds, a region counts as one that did not answer. `renew` also gets the
-        `launched` instances, because AWS may not list them yet. If a region refuses to list its
-        instances, `renew` gets those of its last listing. Leases in earlier regions are not
-        renewed. If `renew` is None, no lease is renewed.
+        If a region has not answered after PATIENCE seconds, the result has the instances of its
+        last answer. `renew` gets the instances that a region lists or, if the region refuses to
+        list them, those that it listed last. It also gets the `launched` instances, because AWS may
+        not list them yet. Leases in earlier regions are not renewed. If `renew` is None, no lease
+        is renewed.
         """
         silent = self._ask_all(self._fleet.aws_regions, launched, renew)
         unknown, earlier = self._read_earlier(now), self._earlier

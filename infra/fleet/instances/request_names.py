@@ -1,8 +1,8 @@
 """The names (client tokens) of requests to EC2 Fleet.
 
 If `fleet up` is killed and runs again, its request has the same name. So AWS returns the instances
-of the first request, and starts no others. But AWS also repeats a refusal. So the names of refused
-requests are stored on this machine, and the next request gets a new name.
+of the first request, and starts no others. But AWS would also repeat a refusal. So the names of
+refused requests are stored on this machine, and the next request gets a new name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def refused_file(fleet: str) -> Path:
 def first_unrefused(fleet: str, window: int, parts: Sequence[str]) -> str:
     """Return a name for a request, made from `parts`, that AWS has not refused.
 
-    Only refusals in the present ten-minute period, which has the number `window`, count.
+    Only refusals in the ten-minute period with the number `window` count.
     """
     used = read_refused(fleet, window)
     numbered = ("\n".join([*parts, f"{number}"]) for number in count(0))

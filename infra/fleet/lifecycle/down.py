@@ -43,9 +43,9 @@ def down(
 
     `drain` gets the living nodes before they are terminated. `keep` gets AWS's last list of
     instances, and saves the record of costs. The call waits up to ten minutes until the nodes are
-    gone. After an error, other resources are still deleted, but not the bucket, because the next
-    call reads there which AWS regions the fleet has used. FleetError if the AWS credentials are
-    missing or refused.
+    gone. After an error, the call continues, but leaves the bucket, because a later `fleet down`
+    reads there which AWS regions the fleet has used. FleetError if the AWS credentials are missing
+    or refused.
     """
     account = aws.account(fleet.home)  # which fails without credentials
     named, (fleet, unknown) = fleet.aws_regions, inventory.with_earlier_regions(aws, fleet)
@@ -118,8 +118,8 @@ def _ids(nodes: Iterable[Instance]) -> str:
 def _wait_until_gone(aws: Aws, fleet: Fleet, progress: Progress, refusals: list[str]) -> Listing:
     """Wait until the nodes are gone. Return AWS's last list of instances.
 
-    Living nodes that AWS did not list before are terminated. If AWS refuses, the reason is added to
-    `refusals`. After a refusal, the call does not wait for living nodes.
+    Nodes that are still alive are terminated. If AWS refuses, the reason is added to `refusals`. If
+    `refusals` is not empty, living nodes are neither terminated nor waited for.
     """
     listing = Listing(instances=[], silent={})
 

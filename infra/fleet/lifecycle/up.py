@@ -159,9 +159,9 @@ def up(
 
     The default of `count` is the fleet's minimum, but at least one. The nodes' costs belong to
     `run`, unless it is empty. After a temporary refusal, AWS is asked again for about two minutes.
-    The result has all living nodes, perhaps fewer than `count`, and the last refusals. The leases
-    of nodes in the AWS regions of the fleet's file are renewed. FleetError if AWS gives no node at
-    all, unless `count` is 0.
+    The result has all living nodes, perhaps fewer than `count`, and the last refusals. Leases are
+    renewed, except in AWS regions that the fleet's file no longer names. FleetError if the fleet
+    has no node at the end, unless `count` is 0.
     """
     wanted = check_count(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)
@@ -197,7 +197,7 @@ def up(
 
 
 def check_count(fleet: Fleet, count: int | None) -> int:
-    """Return `count`. Its default is the fleet's minimum, but at least 1.
+    """Return `count`, by default the fleet's minimum, but at least 1.
 
     InputError if `count` is negative or exceeds the fleet's maximum.
     """

@@ -40,10 +40,7 @@ class Bundle:
 
 
 def build(node_conf: str) -> Bundle:
-    """Return the bundle with `node_conf`, the nodes' HTCondor configuration.
-
-    The same code and configuration always give the same bytes.
-    """
+    """Return the bundle with `node_conf`, the nodes' HTCondor configuration."""
     packed = io.BytesIO()
     # Neither the archive nor its gzip wrapper may contain the time.
     with (
@@ -58,7 +55,7 @@ def build(node_conf: str) -> Bundle:
 
 
 def code() -> Iterator[tuple[str, Path]]:
-    """Yield the name inside the package and the path of each file that a node needs."""
+    """Yield each file that a node needs: its name inside the package, and its path."""
     for name in MODULES:
         yield name, PACKAGE / name
     folder = PACKAGE / FOLDER

@@ -36,10 +36,7 @@ def render(fleet: Fleet, manager: str) -> str:
 
 
 def split(manager: str) -> tuple[str, int]:
-    """Return an address's host and port. The default port is HTCondor's.
-
-    InputError if the address is invalid.
-    """
+    """Return an address's host and port (default: HTCondor's). InputError if it is invalid."""
     found = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9.-]*)(?::([0-9]{1,5}))?", manager)
     port = int(found[2] or PORT) if found else 0
     if found is None or not 0 < port < 65_536:

@@ -30,9 +30,10 @@ def render(settings: Mapping[str, Any]) -> str:
     )
     size = len(text.encode())
     if size > LIMIT:
+        run = f" {settings['run']!r}" if settings.get("run") else ""
         raise FleetError(
             f"the nodes' user data has {size} bytes, but EC2 allows {LIMIT}: "
-            f"use shorter names (bucket, manager, run: {settings.get('run')!r})"
+            f"use a shorter name for the bucket, for the manager or for the run{run}"
         )
     return text
 

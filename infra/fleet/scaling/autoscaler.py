@@ -1,8 +1,8 @@
 """The autoscaler on the manager, which launches and ends nodes in repeated steps.
 
-A step reads AWS and the pool, decides, and acts. It may fail or be killed at any point, because the
-next step reads everything again. The nodes' leases are renewed first. A failed call only affects
-actions that need its result.
+A step first renews the nodes' leases. Then it reads the pool, decides, and acts. So leases are
+renewed even if the pool doesn't answer. A step may fail or be killed at any point, because the next
+step reads everything again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.scaling import down_note, draining, price_cap_stop
 from trialfleet.infra.fleet.scaling.autoscaler_costs import CostLedger
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
-from trialfleet.infra.fleet.scaling.known_nodes import Watch
+from trialfleet.infra.fleet.scaling.known_nodes import KnownNodes
 from trialfleet.infra.fleet.scaling.launch_pauses import Backoff, UnfitNodes, UnmatchedTrials
-from trialfleet.infra.fleet.scaling.price_cap_stop import Stop, required_stop
+from trialfleet.infra.fleet.scaling.price_cap_stop import PriceCapStop, required_stop
 from trialfleet.infra.fleet.scaling.scaling_decision import (
     Decision,
     Node,
@@ -46,7 +46,7 @@ from trialfleet.infra.fleet.scaling.suitable_types import node_room, suitable
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.limits import Limits, run_cap_reached
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
-from trialfleet.infra.pool.machines import Machine, Room
+from trialfleet.infra.pool.machines import Machine, Resources
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 LEAVING = (1.0,) * 20  # seconds between checks whether a finished run still has jobs on nodes
@@ -72,9 +72,9 @@ class Step:
         price_per_hour: USD per hour of all living nodes.
         spent: USD since `since`.
         since: start of the run, or of this autoscaler if there is no run.
-        stopped: why the cap on costs ends the run's trials or all its jobs. Empty if none must end.
+        stopped: why the cap on costs ends jobs of the run. Empty if no job must end.
         ended: number of jobs that were removed from the queue because of `stopped`.
-        instances: lifetimes of instances alive at or after `since`, from the record of costs.
+        instances: lifetimes of the instances that lived at `since` or later, by instance id.
     """
 
     at: datetime
@@ -100,15 +100,12 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Connections:
-    """The functions by which an autoscaler reaches AWS, the HTCondor pool and the clocks.
+    """The functions that an autoscaler calls to reach AWS, the HTCondor pool and the clocks.
 
     Attributes:
-        inputs: gathers the manager's data that a launch of nodes needs.
         choose: lists the candidates for new nodes, the best first.
         read_run: reads a fleet's nodes in the pool, and what one run's trials request.
         read_all: reads a fleet's nodes in the pool, and what all runs' trials request.
-        end: removes those jobs of a run that must stop, and returns the number of removed jobs.
-        drain: asks a node to drain, and returns an error or an empty text.
         ticks: seconds of a monotonic clock.
     """
 
@@ -118,7 +115,7 @@ class Connections:
         fleet, run, named=False
     )
     read_all: Callable[[str], PoolView] = pool_demand.read_pool
-    end: Callable[[str, Stop], int] = price_cap_stop.end
+    end: Callable[[str, PriceCapStop], int] = price_cap_stop.end
     drain: Callable[[Machine, Removal], str] = draining.drain
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ticks: Callable[[], float] = time.monotonic
@@ -137,22 +134,22 @@ class Autoscaler:
         planned: datetime | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Scale for `run` or, if `run` is empty, for all trials in the queue.
+        """Scale for `run`. If `run` is empty, scale for all trials in the queue.
 
-        Costs count from the recorded start of `run` or, if none is recorded, from now. `planned` is
-        the time at which the run was planned. A recorded start before that belongs to another run
-        of this id, and is ignored.
+        Costs count from the recorded start of `run`. If no start is recorded, they count from now.
+        `planned` is the time at which the run was planned. An earlier recorded start is ignored,
+        because it belongs to another run with this id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, ignore_output_errors(progress)
         self._clock = WallClock(connections.clock, connections.ticks)
         self._began = self._clock.now()
-        self._watch = Watch(self._began)
+        self._watch = KnownNodes(self._began)
         self._regions = Regions(aws, fleet)
         self._cost_ledger = CostLedger(aws, fleet, run, self._began, planned)
         self._chosen: tuple[datetime, list[Candidate]] | None = None
         self._prepared: Prepared | None = None
-        self._room = Room(gpus=fleet.needs.gpus * fleet.shares)
+        self._room = Resources(gpus=fleet.needs.gpus * fleet.shares)
         self._capacity = Backoff(timedelta(seconds=30), timedelta(minutes=15))
         self._unfit = UnfitNodes()
         self._unmatched = UnmatchedTrials()
@@ -213,10 +210,10 @@ class Autoscaler:
     def release_nodes(self) -> Step:
         """Drain or terminate the nodes that are not needed after the run's end.
 
-        First wait up to 20 seconds until the run's jobs have left the nodes. Busy nodes stay, and
-        so do nodes for which other runs' trials wait. At least `nodes.min` nodes stay. The fleet's
-        next autoscaler decides about these nodes. If none follows, a node shuts down at the latest
-        when its lease ends.
+        First wait up to 20 seconds until the run's jobs have left the nodes. A node stays if it is
+        busy, or if a waiting trial of another run will use it. At least `nodes.min` nodes stay. The
+        fleet's next autoscaler decides about the nodes that stay. Without one, a node shuts down at
+        the latest when its lease ends.
         """
         retries.wait_for(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
@@ -247,7 +244,7 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Return whether the run uses no slot any more: all busy nodes run trials of other runs.
+        """Return whether each busy node runs a trial of another run.
 
         Just after a job's end, a node may be busy without a trial. Then the result is False.
         """
@@ -258,7 +255,7 @@ class Autoscaler:
         )
 
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:
-        """Return the step for a clock that was just set: it decides nothing, and notes why."""
+        """Return a step without any decision, because this machine's clock was just set."""
         self._watch.note_no_answer()
         note = f"this machine's clock was set: no scaling for {SETTLED_SECONDS:.0f} s"
         return replace(self._build_step(self._read_pool(), living, now), notes=(*troubles, note))
@@ -322,7 +319,7 @@ class Autoscaler:
             kind = candidates[0].type
             # A new node is assumed to have at most the resources of each present node of its type.
             present = (n.machine.total for n in nodes if n.machine and n.instance.type == kind.name)
-            self._room = reduce(Room.minimum, present, node_room(kind, fleet.shares))
+            self._room = reduce(Resources.minimum, present, node_room(kind, fleet.shares))
         return Limits(
             min_nodes=min(fleet.nodes.max, max(fleet.nodes.min, least)),
             max_nodes=fleet.nodes.max,
@@ -343,10 +340,10 @@ class Autoscaler:
 
     # --- Acting -----------------------------------------------------------------------------------
 
-    def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
-        """Remove the jobs that `stop` ends. Return their number, the limits, and an error.
+    def _end_trials(self, stop: PriceCapStop | None, limits: Limits) -> tuple[int, Limits, str]:
+        """Remove the jobs that `stop` ends. Return their number, new limits, and an error.
 
-        The returned limits forbid launches, unless there was no job to remove.
+        The new limits forbid launches if jobs were removed, or if the removal failed.
         """
         if stop is None or not self._run:  # without a run it is unknown whose trials to stop
             return 0, limits, ""
@@ -362,7 +359,7 @@ class Autoscaler:
     def _drain(
         self, decision: Decision, nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
-        """Ask nodes to drain. Return the nodes that agreed, and an error for each of the others."""
+        """Ask up to `IN_A_STEP` nodes to drain. Return those that agreed, and all refusals."""
         going = decision.drain[: draining.IN_A_STEP]
         machines = {node.id: node.machine for node in nodes if node.machine}
 

@@ -1,8 +1,8 @@
 """The costs of a run, as its autoscaler knows them.
 
-While the record of costs can't be read, nodes continue to run. But no node is launched if the run
-has a cap on costs. Meanwhile, the autoscaler counts only the costs that it has seen itself. When
-the record can be read again, the autoscaler updates it.
+While the autoscaler can't read the record of costs, nodes continue to run. The autoscaler then
+counts only the costs that it has seen itself, and launches no node if the run has a cap on costs.
+Later it adds these costs to the record.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class CostLedger:
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Count costs from the recorded start of `run` or, if none is recorded, from `began`.
+        """Count costs from the recorded start of `run`. If none is recorded, count from `began`.
 
-        `planned` is the time at which the run was planned. A recorded start before that belongs to
-        another run of this id, and is ignored. The first call of `note` reads the record of costs.
+        `planned` is the time at which the run was planned. An earlier recorded start is ignored,
+        because it belongs to another run with this id. The first call of `note` reads the record.
         """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
@@ -41,7 +41,7 @@ class CostLedger:
         """Return why unknown costs forbid new nodes, or an empty text if they don't.
 
         `is_silent` means that an AWS region did not list its nodes. An unreadable record of costs
-        only matters if the run has a cap on costs.
+        forbids new nodes only if the run has a cap on costs.
         """
         if is_silent:
             return "an AWS region does not list its nodes"
@@ -62,10 +62,7 @@ class CostLedger:
         self.record = self.record.add_machines(pool, now)
 
     def add_reasons(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
-        """Add the reasons why nodes of `pool` drain, and why the nodes in `ending` end.
-
-        The next call of `note` saves the reasons.
-        """
+        """Add why nodes of `pool` drain and why those of `ending` end. The next `note` saves it."""
         whys = {node.instance: drain_text(node) for node in pool}
         ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
         self.record = self.record.add_reasons(whys | ended)
@@ -78,8 +75,7 @@ class CostLedger:
         """Update the costs from AWS's list of instances. Return an error, or an empty text.
 
         The record is saved if it changed, but not while the fleet is down. `silent` are AWS regions
-        that did not answer, so their nodes may still run. After an error, the next call tries
-        again.
+        that did not answer. Their nodes may still run. After an error, the next call tries again.
         """
         problem, seen = "", self.record
         if self._stored is None:

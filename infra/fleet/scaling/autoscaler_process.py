@@ -1,8 +1,8 @@
 """The autoscaler's process, which makes steps until it is stopped or its DAG is done.
 
 It runs as a node of a DAG, or as a command on the manager. If a user runs several autoscalers of a
-fleet on a machine, one scales the fleet, and the others wait. No failure ends the process, because
-the nodes' leases would expire without it, and the run would wait for ever.
+fleet on a machine, one scales the fleet, and the others wait. No failure ends the process.
+Otherwise the nodes' leases would expire, and the run would wait for ever.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Loop:
     ) -> None:
         """Prepare the loop, which the method `run` starts.
 
-        After each step, the state of the autoscaler is written to the file `report`. Its default is
-        `last_report.default_report`. The report contains the run's id `run`. With `graph` the
-        autoscaler is this DAG's provisioner. With `ends_with_run` the autoscaler ends unneeded
-        nodes before it ends itself. Between steps it waits for `pause` seconds. This time doubles
-        with each failure in a row, up to `longest_pause` seconds.
+        After each step, the loop writes the autoscaler's state and the run's id to the file
+        `report`, by default `last_report.default_report`. With `graph`, the autoscaler is this
+        DAG's provisioner. With `ends_with_run`, the loop ends unneeded nodes when it ends.
+        Between steps, the loop waits for `pause` seconds. Each failure in a row doubles this time,
+        up to `longest_pause` seconds.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
@@ -108,7 +108,7 @@ class Loop:
         return ""
 
     def _step(self) -> bool:
-        """Make a step, and return whether nothing is left to do."""
+        """Make a step, and return whether the DAG is over. An error of the step is not raised."""
         try:
             with down_note.hold_step_lock(self._fleet):
                 self._last = self._autoscaler.step(least=self._least())

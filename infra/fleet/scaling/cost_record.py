@@ -1,8 +1,7 @@
 """The record of a fleet's costs. AWS itself forgets ended instances after an hour.
 
 The record is a file in the fleet's bucket. `fleet down` copies the record to this machine, then
-deletes the bucket. When the fleet comes up again, this copy and the record in the new bucket are
-combined.
+deletes the bucket. `load` combines this copy with the record in the fleet's next bucket.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 def load(aws: Aws, fleet: Fleet) -> Ledger:
     """Return the bucket's record, combined with this machine's copy.
 
-    The result is empty if there is neither. FleetError if one of them is invalid, or if AWS
-    refuses.
+    The result is empty if neither exists. FleetError if either is invalid, or if AWS refuses.
     """
     s3 = aws.s3(fleet.home)
     name, key = _place(aws, fleet)
@@ -80,8 +78,8 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> float:
     """Copy the fleet's record of costs to this machine. Return the USD spent.
 
-    `fleet down`, which began at `began`, calls this with AWS's last `listing`. Instances that ended
-    after `began` without a recorded reason get `fleet down` as their reason. FleetError if the
+    `fleet down` calls this with its start `began` and AWS's last `listing`. If an instance ended
+    after `began` without a recorded reason, the reason is set to `fleet down`. FleetError if the
     record can't be read or written.
     """
     now = datetime.now(UTC)
@@ -105,7 +103,7 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledge
 def updated_record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> tuple[Ledger, str]:
     """Return the record, updated with AWS's `listing`, and an error or an empty text.
 
-    After an error, the record has only the instances of `listing`.
+    If the stored record can't be read, the result has only the instances of `listing`.
     """
     record, notice = load_or_tell(aws, fleet)
     return (record or Ledger()).add_listing(listing.instances, now, listing.silent), notice

@@ -1,7 +1,7 @@
 """Draining: an EC2 node takes no more jobs, and its jobs leave with their checkpoints.
 
-HTCondor's Python bindings can't drain nodes, because they don't use the permission that the pool's
-central manager gives to the pool's administrator. The program `condor_drain` uses it.
+HTCondor's collector gives the pool's administrator a key to administer nodes. The program
+`condor_drain` uses this key. HTCondor's Python bindings don't use it, so they can't drain nodes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ IN_PROGRESS = "Draining already in progress"
 def drain(node: Machine, removal: Removal, program: str = "") -> str:
     """Ask a node to take no more jobs, and its present jobs to leave. Return the error, if any.
 
-    A node that drains already is left as it is. With `removal.only_idle`, it is an error if the
-    node has got a job meanwhile. The node's ClassAd shows the prefix `OURS` and the removal's
-    reason as `DrainReason`.
+    Nothing is done if the node drains already. With `removal.only_idle`, a node that has a job
+    refuses, which is an error. The node's `DrainReason` becomes `OURS` and the removal's reason.
 
     `program` is the path of `condor_drain`. If it is empty, the program is looked up on PATH.
     PoolError if PATH lacks the program, or if HTCondor does not run.
@@ -72,9 +71,8 @@ def _find_condor_drain() -> str:
 def drain_instances(instances: Sequence[Instance], reason: str, progress: Progress) -> list[str]:
     """Drain nodes, and wait until their trials have left. Return a line for each error.
 
-    Trials that have not left after DRAIN_SECONDS are an error. Instances that are not in the pool
-    are skipped. An unreachable pool is returned as an error, not raised. The caller must go on,
-    because nodes cost money until they are terminated.
+    It is an error if trials have not left after DRAIN_SECONDS. Instances outside of the pool are
+    skipped. An unreachable pool is returned as an error: the caller must still terminate the nodes.
     """
     wanted = {instance.id for instance in instances}
     try:
@@ -129,9 +127,9 @@ def drain_text(node: Machine) -> str:
 
 
 def undrained_nodes(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
-    """Return those of the nodes `known` that run a job or may still start one.
+    """Return the nodes in `instances` that run a job or may still start one.
 
-    Nodes whose instance ids are not in `instances` are left out.
+    `instances` has the nodes' ids. `known` has the pool's machines.
     """
     return [
         node

@@ -3,10 +3,9 @@
 Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
 - The price is the one at the launch. A spot price may have changed since.
-- The end is the time that AWS reports. If AWS reports none, it is the time of the first poll that
-  doesn't list the instance, or the end of the lease if that is earlier. So the end is late by at
-  most the time between two polls.
-- Instances that began and ended between two polls more than an hour apart are missing.
+- The end is the time that AWS reports. If AWS reports none, the end is the time of the first poll
+  that doesn't list the instance. If its lease ended earlier, the end is the end of the lease.
+- An instance is missing if it began and ended between two polls that were over an hour apart.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Lifetime:
 
     Attributes:
         price: USD per hour, or None if unknown.
-        expires: the end of its lease when AWS last listed it.
+        expires: the end of its lease, from AWS's last listing.
         ended: when it ended, or was found to be gone. None while it lives.
         joined: when it was first seen in the pool, or None if it never was.
         why: why it drains or has ended, and who requested that. Empty if unknown.
@@ -60,14 +59,11 @@ class Lifetime:
     bandwidth: float | None = None
 
     def end_time(self, now: datetime) -> datetime:
-        """Return the instance's end.
-
-        If the end is unknown, return the end of the lease or `now`, whichever is earlier.
-        """
+        """Return the recorded end. Without one, return the end of the lease, but at most `now`."""
         return self.ended or min(now, self.expires or now)
 
     def may_live(self, now: datetime) -> bool:
-        """Return whether the instance has no recorded end, and its lease has not ended either."""
+        """Return whether the instance has no recorded end and its lease has not expired."""
         return self.ended is None and self.end_time(now) == now
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
@@ -86,7 +82,7 @@ class NodesLeft:
     """The instances that still live although their fleet has no autoscaler.
 
     `until` is the time when the last lease ends, or None if the end of a lease is unknown.
-    `per_hour` is the cost of all instances in USD.
+    `per_hour` is the price of all instances in USD per hour.
     """
 
     nodes: tuple[str, ...]
@@ -109,7 +105,7 @@ def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """A fleet's record of costs, with its instances' lifetimes by id and its runs' start times."""
+    """A fleet's record of costs: instances' lifetimes by id, and the start times of runs by id."""
 
     lifetimes: Mapping[str, Lifetime] = field(default_factory=dict)
     runs: Mapping[str, datetime] = field(default_factory=dict)
@@ -119,9 +115,9 @@ class Ledger:
     ) -> Ledger:
         """Return the record, updated with AWS's list of instances, including ended ones.
 
-        An instance that is not listed counts as ended. In AWS regions that did not answer
-        (`silent`), it counts as ended only when its lease ends. An instance is dropped when `KEPT`
-        has passed since its end.
+        An instance that is not listed counts as ended. But in the AWS regions `silent`, which did
+        not answer, it counts as ended only when its lease ends. The record drops an instance when
+        `KEPT` has passed since its end.
         """
         listed = list(listed)
         living = {instance.id for instance in listed if instance.is_alive}
@@ -138,10 +134,7 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def combine(self, kept: Ledger) -> Ledger:
-        """Return this record combined with `kept`.
-
-        An instance counts as ended if it has ended in one of the two records.
-        """
+        """Return this record combined with `kept`. An end in either record counts."""
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})
@@ -182,8 +175,8 @@ class Ledger:
     def begin_run(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
         """Return the record with `now` as the start of `run`, unless a start is recorded already.
 
-        A recorded start before `planned`, the time at which the run was planned, is replaced. It
-        belongs to another run of this id.
+        `planned` is the time at which the run was planned. An earlier recorded start is replaced,
+        because it belongs to another run with this id.
         """
         known = self.runs.get(run)
         if known and planned and known < planned:

@@ -14,12 +14,12 @@ from datetime import datetime, timedelta
 
 from trialfleet.infra.fleet.scaling.scaling_decision import Node
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.pool.machines import Machine, Room
+from trialfleet.infra.pool.machines import Machine, Resources
 
 UNLISTED = timedelta(minutes=2)  # AWS lists new instances within this time
 
 
-class Watch:
+class KnownNodes:
     """The memory that one autoscaler's process has of its nodes."""
 
     def __init__(self, now: datetime) -> None:
@@ -34,7 +34,7 @@ class Watch:
 
     @property
     def unlisted_instances(self) -> list[Instance]:
-        """Return the new instances that AWS's last listing did not contain."""
+        """The new instances that AWS's last listing did not contain."""
         return list(self._fresh.values())
 
     def living_instances(
@@ -42,9 +42,8 @@ class Watch:
     ) -> list[Instance]:
         """Return the living instances of `listed`, and new ones that AWS does not list yet.
 
-        An instance that is not listed yet counts as alive for two minutes after its launch. If its
-        AWS region does not answer (is one of `silent`), it counts as alive until the region
-        answers.
+        An instance that is not listed yet counts as alive for two minutes after its launch. In the
+        AWS regions `silent`, which did not answer, it counts as alive until the region answers.
         """
         listed = list(listed)
         known = {instance.id for instance in listed}
@@ -64,14 +63,14 @@ class Watch:
         self,
         instances: Iterable[Instance],
         pool: Iterable[Machine],
-        rooms: Mapping[str, Room],
-        usual: Room,
+        rooms: Mapping[str, Resources],
+        usual: Resources,
         now: datetime,
     ) -> list[Node]:
         """Return the instances as nodes, each with its machine in the pool, if it has one.
 
-        A node's resources for jobs are those of its machine. If it has no machine yet, they are
-        those of its instance type in `rooms`. If the type is not in `rooms`, they are `usual`.
+        A node without a machine gets the resources in `rooms` for its instance type. If the type is
+        missing there, the node gets `usual`.
         """
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)
@@ -82,7 +81,7 @@ class Watch:
         self._seen = {node.id: node.seen for node in nodes if node.seen}
         return nodes
 
-    def _node(self, instance: Instance, machine: Machine | None, room: Room) -> Node:
+    def _node(self, instance: Instance, machine: Machine | None, room: Resources) -> Node:
         return Node(
             instance=replace(instance, launched=max(instance.launched, self._answers_since)),
             room=machine.total if machine else room,

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.scaling_decision import Node, Phase
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.pool.machines import Room
+from trialfleet.infra.pool.machines import Resources
 
 FIRST_UNMATCHED, LONGEST_UNMATCHED = timedelta(minutes=30), timedelta(hours=12)
 BY_CALL = "Client.UserInitiatedShutdown"  # prefix of AWS's reason if a call has ended a node
@@ -44,9 +44,9 @@ class Backoff:
 class UnfitNodes:
     """Pauses launches after several nodes in a row that were never fit for a trial.
 
-    The cause may be a machine image without a driver. A node is unfit if it did not join in time.
-    If trials need GPUs, a node is unfit until it has passed the GPU probe. A node that ended before
-    it joined is unfit too, unless the autoscaler or a person ended it.
+    A node is unfit if it did not join in time. A node that ended before it joined is unfit too,
+    unless the autoscaler or a person ended it. If trials need GPUs, a node is also unfit until it
+    has passed the GPU probe.
     """
 
     def __init__(self) -> None:
@@ -58,8 +58,7 @@ class UnfitNodes:
     def reason(self, phases: Mapping[str, Phase], listed: Iterable[Instance], now: datetime) -> str:
         """Count the nodes that are newly unfit. Return why launches pause, or an empty text.
 
-        `phases` has each node's phase by id. `listed` are the fleet's instances in AWS, including
-        ended ones.
+        `phases` has the nodes' phases by id. `listed` has AWS's instances, including ended ones.
         """
         fit = {name for name, where in phases.items() if where in {"idle", "busy"}}
         bad = {name for name, where in phases.items() if where in {"late", "sick"}}
@@ -80,21 +79,20 @@ class UnfitNodes:
 class UnmatchedTrials:
     """Trials that match no node, although a node has room for them.
 
-    New nodes would not help. So for 30 minutes none is launched for such trials. If they still
-    match no node then, this time doubles, and so on, up to 12 hours. The pauses end when a trial
+    New nodes would not help, so no node is launched for these trials for 30 minutes. If they still
+    match no node then, the next pause is twice as long, up to 12 hours. The pauses end when a trial
     with the same request and requirements runs.
     """
 
     def __init__(self) -> None:
-        self._backoffs: dict[tuple[Room, str], Backoff] = {}
+        self._backoffs: dict[tuple[Resources, str], Backoff] = {}
 
     def remove_unmatched(
         self, demand: Demand, found: Iterable[tuple[Group, Node]], now: datetime
     ) -> tuple[Demand, list[str]]:
-        """Return `demand` without trials that match no node, and a line about each left-out group.
+        """Return `demand` without trials that match no node, and a line about each removed group.
 
-        `found` has groups of waiting trials, each with a free node that has room but does not
-        match.
+        `found` has the groups that match no node, each with a free node that has room.
         """
         for group in demand.active:
             self._backoffs.pop((group.need, group.requirements), None)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from trialfleet.infra.fleet.htcondor.demand import Group
 from trialfleet.infra.fleet.spec.limits import UNBOUNDED
-from trialfleet.infra.pool.machines import Room
+from trialfleet.infra.pool.machines import Resources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +26,16 @@ class Packing:
 
 
 def pack(
-    waiting: Iterable[Group], free: Mapping[str, Room], new: Room, max_nodes: int = UNBOUNDED
+    waiting: Iterable[Group],
+    free: Mapping[str, Resources],
+    new: Resources,
+    max_nodes: int = UNBOUNDED,
 ) -> Packing:
     """Return the nodes that waiting trials will use, and how many new nodes they need.
 
-    `free` has the free GPUs, CPUs and memory of each present node. The largest trials are placed
-    first, each on the first node with room. `new` has the resources of a new node. At most
-    `max_nodes` new nodes are used. A gang (a training over several jobs) is left out if it can't
-    begin on these nodes.
+    `free` has the free GPUs, CPUs and memory of each present node. `new` has those of a new node.
+    At most `max_nodes` new nodes are used. The largest trials are placed first, each on the first
+    node with room. A gang that can't begin on these nodes gets none.
     """
     left = dict(free)
     fresh: list[_Alike] = []
@@ -56,10 +58,12 @@ def pack(
     return Packing(used=used, new=_count(fresh), unfit=tuple(unfit))
 
 
-def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, max_nodes: int) -> int:
-    """Return the smallest number of new nodes with which at least one more waiting job can begin.
+def least_new(
+    waiting: Iterable[Group], free: Mapping[str, Resources], new: Resources, max_nodes: int
+) -> int:
+    """Return the smallest number of new nodes that let at least one more waiting job begin.
 
-    It is 0 if even `max_nodes` new nodes don't help. `free` and `new` are as for `pack`.
+    Return 0 if `max_nodes` new nodes are too few. `pack` explains `free` and `new`.
     """
     waiting = list(waiting)
     of_use = bisect_left(
@@ -69,7 +73,7 @@ def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, max
 
 
 def never_begins(least: int, nodes: int, slots: int) -> str:
-    """Return why a gang that begins with `least` jobs can never begin, or an empty text.
+    """Return why a gang that needs `least` jobs to begin can never begin, or an empty text.
 
     The fleet has at most `nodes` nodes, each with room for `slots` of the gang's jobs.
     """
@@ -82,9 +86,9 @@ def never_begins(least: int, nodes: int, slots: int) -> str:
 
 
 class _Alike(NamedTuple):
-    """A number of new nodes that all have the same `room` left."""
+    """New nodes that all have the same `room` left."""
 
-    room: Room
+    room: Resources
     nodes: int
 
 
@@ -92,10 +96,10 @@ def _count(fresh: Iterable[_Alike]) -> int:
     return sum(alike.nodes for alike in fresh)
 
 
-def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
+def _fill(rooms: dict[str, Resources], need: Resources, jobs: int) -> int:
     """Place up to `jobs` jobs, each with the request `need`. Return how many jobs are left.
 
-    `rooms` has the free resources of each node, and is reduced by those of the placed jobs.
+    The requests of the placed jobs are subtracted from the free resources in `rooms`.
     """
     for name, room in rooms.items():
         if not jobs:
@@ -106,7 +110,7 @@ def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
     return jobs
 
 
-def _fill_alike(fresh: Iterable[_Alike], need: Room, jobs: int) -> tuple[int, list[_Alike]]:
+def _fill_alike(fresh: Iterable[_Alike], need: Resources, jobs: int) -> tuple[int, list[_Alike]]:
     """Place jobs on new nodes. Return how many jobs are left, and the nodes' remaining room."""
     left = []
     for room, nodes in fresh:

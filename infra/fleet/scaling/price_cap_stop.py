@@ -19,7 +19,7 @@ OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop:
+class PriceCapStop:
     """An order to end a run's trials, because the run's money is spent.
 
     With `finals` the run's full trainings and gates must end too.
@@ -29,11 +29,11 @@ class Stop:
     finals: bool
 
 
-def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
+def required_stop(limits: Limits, nodes: int, wanted: bool) -> PriceCapStop | None:
     """Return the order to end jobs of a run, or None if no job must end.
 
-    If the run needs a new node, but has too little money left for one, all its jobs must end too.
-    It needs a new node if a job waits (`wanted`) and there is no node (`nodes` is 0).
+    `wanted` says whether a job waits. If a job waits and `nodes` is 0, the run needs a new node. If
+    too little money is left for this node, all jobs of the run must end.
     """
     cap, spent = limits.run_cap, limits.spent
     if cap is None:
@@ -47,22 +47,21 @@ def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
             "minutes)"
         )
     if reason:
-        return Stop(reason=NO_MONEY + reason, finals=True)
+        return PriceCapStop(reason=NO_MONEY + reason, finals=True)
     if spent < share:
         return None
     reason = (
         f"trials have spent ${spent:.2f}; ${cap - share:.2f} of the run's cap of ${cap:.2f} "
         "is kept for the full trainings"
     )
-    return Stop(reason=NO_MONEY + reason, finals=False)
+    return PriceCapStop(reason=NO_MONEY + reason, finals=False)
 
 
-def end(run: str, stop: Stop, folder: str = "") -> int:
+def end(run: str, stop: PriceCapStop, folder: str = "") -> int:
     """Remove the jobs of a run's trials from the queue. Return how many were removed.
 
     With `stop.finals` the jobs of full trainings and gates are removed too. HTCondor writes the
-    reason into the jobs' logs. `folder` is needed if several runs have the id `run`. PoolError if
-    `folder` is missing then.
+    reason into the jobs' logs. PoolError if several runs have the id `run` and `folder` is empty.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quote(run)} && !{OVER}"
     if not stop.finals:

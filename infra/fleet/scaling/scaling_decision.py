@@ -16,7 +16,7 @@ from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 from trialfleet.infra.fleet.spec.limits import Limits, affordable_nodes, run_cap_reached
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.pool.machines import OURS, Machine, Room
+from trialfleet.infra.pool.machines import OURS, Machine, Resources
 
 SILENT_MINUTES = 5.0  # a node that the pool has not seen for this time counts as lost
 MATCH_MINUTES = 5.0  # trials that waited this long don't match a node that was free this long
@@ -46,7 +46,7 @@ class Node:
     """
 
     instance: Instance
-    room: Room
+    room: Resources
     machine: Machine | None = None
     seen: datetime | None = None
 
@@ -58,7 +58,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """A node to drain or to terminate. With `only_idle`, it stays if it has got a job meanwhile."""
+    """A node to drain or to terminate. With `only_idle`, the node stays if it now has a job."""
 
     instance: str
     reason: str
@@ -70,7 +70,6 @@ class Decision:
     """The decision of one step of the autoscaler.
 
     Attributes:
-        launch: the number of new nodes.
         least: the smallest useful number of new nodes: 1, or as many as a gang needs to begin.
         drain: nodes that must take no more trials, and are terminated once they are empty.
         terminate: nodes to end at once: they have no job, or the pool has lost them.
@@ -113,8 +112,8 @@ def unmatched_trials(
 ) -> list[tuple[Group, Node]]:
     """Return waiting trials that match no node, each group with an idle node that has room.
 
-    HTCondor matches within seconds. If trials and node have waited for minutes, the trials'
-    requirements exclude this node, and would also exclude a new node of the same type.
+    HTCondor matches within seconds. If trials have waited and the node was idle for minutes, the
+    trials' requirements exclude this node. They also exclude a new node of the same type.
     """
     fleet = _Fleet(nodes, limits, now)
     free = [n for n in fleet.in_phases({"idle"}) if fleet.idle_minutes(n) >= MATCH_MINUTES]
@@ -122,7 +121,7 @@ def unmatched_trials(
     found: list[tuple[Group, Node]] = []
     for group in demand.idle:
         if group.since is not None and _minutes(group.since, now) >= MATCH_MINUTES:
-            used = pack([group], rooms, Room(), 0).used
+            used = pack([group], rooms, Resources(), 0).used
             found += [(group, node) for node in free if node.id in used][:1]
     return found
 
@@ -161,13 +160,12 @@ class _Fleet:
     def not_in_phases(self, phases: Iterable[Phase]) -> list[Node]:
         return [node for node in self.nodes if self.phase(node) not in phases]
 
-    def free_rooms(self) -> Mapping[str, Room]:
+    def free_rooms(self) -> Mapping[str, Resources]:
         """Return each usable node's free GPUs, CPUs and memory, by the node's id.
 
-        The result has the order in which jobs fill the nodes: busy nodes, then idle ones, then
-        those that still boot. Of each kind, the cheapest comes first, so that expensive nodes stay
-        empty. Nodes that the pool no longer sees are left out, because their free resources are
-        unknown.
+        Busy nodes come first, then idle ones, then those that still boot. Jobs fill the nodes in
+        this order. Of each kind, the cheapest comes first, so that expensive nodes stay empty.
+        Nodes that the pool no longer sees are left out: their free resources are unknown.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         wants_gpus = bool(self.limits.room.gpus)
@@ -180,7 +178,7 @@ class _Fleet:
         }
 
     def release_order(self) -> list[Node]:
-        """Return the nodes that can be ended, in the order in which to end them.
+        """Return the nodes that can be ended, the least useful first.
 
         Nodes with sick GPUs come first, then nodes that still boot, then idle ones, then busy ones.
         Of each kind, the most expensive comes first. Nodes that the pool no longer sees are left
@@ -206,10 +204,7 @@ class _Fleet:
 
 
 def _allowance(fleet: _Fleet) -> tuple[int, str]:
-    """Return how many new nodes all limits allow, and the tightest limit as text.
-
-    The run's cap only allows nodes that can boot before the run's money is used up.
-    """
+    """Return how many new nodes all limits allow, and the tightest limit as text."""
     limits, rate = fleet.limits, fleet.rate(fleet.not_in_phases(GONE))
     bounds = {
         f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes)
@@ -233,9 +228,8 @@ def _allowance(fleet: _Fleet) -> tuple[int, str]:
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
     """Return the nodes to drain because no trial used them for `idle_minutes`.
 
-    Nodes in `used`, which waiting trials will use, stay. Nodes in `over` end in any case, and are
-    not returned. At least `limits.min_nodes` usable nodes stay. Nodes with sick GPUs are not
-    usable.
+    Nodes in `used` stay, because waiting trials will use them. Nodes in `over` are left out,
+    because they end in any case. At least `limits.min_nodes` nodes without sick GPUs stay.
     """
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
@@ -254,7 +248,6 @@ def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) ->
 
 
 def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
-    """Return the nodes that must end to keep the cap per hour, the least useful first."""
     going, limits = fleet.release_order(), fleet.limits
     rate = fleet.rate(fleet.not_in_phases(LEAVING))
     over: list[Node] = []
@@ -283,9 +276,8 @@ def left_alone(
 ) -> Decision:
     """Return the nodes to drain and terminate when the fleet's autoscaler ends.
 
-    Busy nodes stay, and so do nodes that waiting trials of any run will use. At least
-    `limits.min_nodes` usable nodes stay. Without another autoscaler, a node ends at the latest with
-    its lease.
+    A node stays if it is busy, or if a waiting trial of any run will use it. At least
+    `limits.min_nodes` nodes without sick GPUs stay.
     """
     fleet = _Fleet(nodes, limits, now)
     used = pack(demand.idle, fleet.free_rooms(), limits.room, 0).used
@@ -331,7 +323,7 @@ def _was_idle(fleet: _Fleet, node: Node) -> Removal:
     return Removal(instance=node.id, reason=reason, only_idle=True)
 
 
-def _unfit_text(packing: Packing, room: Room) -> str:
+def _unfit_text(packing: Packing, room: Resources) -> str:
     if not packing.unfit:
         return ""
     jobs, need = sum(group.jobs for group in packing.unfit), packing.unfit[0].need

@@ -15,34 +15,32 @@ from trialfleet.infra.fleet.scaling.packing import never_begins
 from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI, Fleet
 from trialfleet.infra.fleet.spec.limits import affordable_nodes
 from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType
-from trialfleet.infra.pool.machines import Room
+from trialfleet.infra.pool.machines import Resources
 from trialfleet.sections import parse_bytes
 
 # The firmware and the kernel keep some of the memory that AWS advertises.
 USABLE_MEMORY = 0.95
 
 
-def node_room(kind: InstanceType, shares: int) -> Room:
-    """Return the resources for jobs on a node, on which `shares` trials share each GPU."""
+def node_room(kind: InstanceType, shares: int) -> Resources:
+    """Return a node's resources for jobs, if `shares` trials share each GPU."""
     memory = int(kind.memory_mb * USABLE_MEMORY)
-    return Room(gpus=kind.gpus * shares, cpus=kind.vcpus, memory_mb=memory)
+    return Resources(gpus=kind.gpus * shares, cpus=kind.vcpus, memory_mb=memory)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuitableTypes:
-    """A job's request, and the resources for jobs of nodes of each of a fleet's instance types.
+    """A job's request (`need` and `disk_bytes`), and the room on nodes of each instance type.
 
     Attributes:
-        need: the GPUs, CPUs and memory that the job requests.
         rooms: the GPUs, CPUs and memory for jobs on a node, by the name of the instance type.
-        disk_bytes: the disk space that the job requests.
         disks: the size in bytes of a node's disk for jobs, by the name of the instance type.
-        least: the number of such jobs with which a gang begins, or 1 if the job is of no gang.
+        least: the number of jobs that a gang needs to begin. 1 without a gang.
         nodes: the fleet's maximum number of nodes.
     """
 
-    need: Room
-    rooms: dict[str, Room]
+    need: Resources
+    rooms: dict[str, Resources]
     disk_bytes: float = 0
     disks: dict[str, float] = field(default_factory=dict)
     least: int = 1
@@ -50,7 +48,7 @@ class SuitableTypes:
 
     @property
     def types(self) -> list[str]:
-        """Return the types whose nodes can hold the job, or enough jobs for its gang to begin."""
+        """The instance types with which the fleet has room for `least` jobs."""
         return [
             name
             for name in sorted(self.rooms)
@@ -86,7 +84,7 @@ def _gigabytes(size: float) -> str:
 
 
 def suitable_types(
-    aws: Aws, fleet: Fleet, need: Room, least: int = 1, disk_bytes: float = 0
+    aws: Aws, fleet: Fleet, need: Resources, least: int = 1, disk_bytes: float = 0
 ) -> SuitableTypes | None:
     """Return which of a fleet's types can hold a job, or None if AWS has none of the types."""
     rooms, disks = {}, {}
@@ -113,10 +111,10 @@ def _disk(
 ) -> float:
     """Return the size in bytes of a node's disk for jobs.
 
-    If the type has local disks, jobs use these. AWS's own image joins all local disks. On other
-    images, jobs have one of them, perhaps the smallest. Without local disks, jobs use the root
-    volume, which has the size `fleet.disk` or, if larger, the size of the image's root disk. The
-    image is looked up only if the job requests more (`disk_bytes`) than `fleet.disk`.
+    AWS's own image joins all local disks. On other images, jobs get one local disk, perhaps the
+    smallest. Without local disks, jobs use the root volume. It has the size `fleet.disk` or the
+    size of the image's root disk, whichever is larger. The image is looked up only if the job
+    requests more than `fleet.disk`.
     """
     if kind.local_disks_gb:
         joined = fleet.ami == DEFAULT_AMI
@@ -127,7 +125,7 @@ def _disk(
     return max(root, find_image().root_gib * 2**30)
 
 
-def can_begin(fleet: Fleet, candidate: Candidate, need: Room, least: int = 1) -> bool:
+def can_begin(fleet: Fleet, candidate: Candidate, need: Resources, least: int = 1) -> bool:
     """Return whether the fleet may have enough nodes of `candidate` for `least` jobs.
 
     Each job requests `need`. The limits are `nodes.max` and `price_cap.hour`.
@@ -140,9 +138,9 @@ def can_begin(fleet: Fleet, candidate: Candidate, need: Room, least: int = 1) ->
 def suitable(
     fleet: Fleet, candidates: Iterable[Candidate], waiting: Iterable[Group]
 ) -> list[Candidate]:
-    """Return the candidates on whose nodes each group of `waiting` jobs can begin.
+    """Return the candidates whose nodes suit all groups of `waiting` jobs.
 
-    The groups are tried in turn. A group for which no candidate would be left is ignored.
+    The groups are tried in turn. A group that would leave no candidate is ignored.
     """
     found = list(candidates)
     for need, least in dict.fromkeys((group.need, group.least) for group in waiting):

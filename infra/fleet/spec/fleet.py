@@ -117,7 +117,7 @@ class Spot(Section):
     def nodes(self, total: int) -> int:
         """Return how many of `total` nodes are spot.
 
-        The first `base` nodes are on-demand. Of the others, `share` are spot, rounded up.
+        The first `base` nodes are on-demand. Of the others, the share `share` is spot, rounded up.
         """
         return math.ceil(self.share * max(0, total - self.base) - 1e-9)
 
@@ -319,12 +319,12 @@ class Fleet(Section):
 
     @property
     def clusters(self) -> bool:
-        """True if nodes whose type allows it go into a cluster placement group."""
+        """True if nodes go into a cluster placement group where their type allows this."""
         return self.gangs is not None and self.gangs.placement_group
 
     @property
     def efa(self) -> bool:
-        """True if nodes whose type allows it get an Elastic Fabric Adapter."""
+        """True if nodes get an Elastic Fabric Adapter where their type allows this."""
         return self.gangs is not None and self.gangs.efa
 
     @model_validator(mode="after")

@@ -1,16 +1,15 @@
 """A fleet's limits, and how many more nodes its caps on costs allow.
 
-The autoscaler checks the cap per hour twice. The first check is part of its decision, which can
-then say why trials wait. It uses the best candidate's price. The second check is part of the
-launch. It uses each candidate's own price, and all nodes that AWS lists by then. `fleet up` makes
-only the second check.
+The autoscaler checks the cap per hour twice. Its decision uses the best candidate's price, and can
+say why trials wait. Its launch uses each candidate's own price, and all nodes that AWS lists by
+then. `fleet up` only makes the check of the launch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trialfleet.infra.pool.machines import Room
+from trialfleet.infra.pool.machines import Resources
 
 NO_MONEY = "no money is left: "  # prefix of the reason for which a trial's job is removed
 UNBOUNDED = 1_000_000
@@ -21,7 +20,7 @@ def affordable_nodes(cap: float | None, used: float, price: float) -> int:
     """Return how many more nodes a cap on costs per hour allows.
 
     The present nodes cost `used`, and a new node costs `price`. All amounts are in USD per hour.
-    The result is UNBOUNDED without a cap, and -1 if the present nodes exceed it.
+    Return UNBOUNDED without a cap, and -1 if the present nodes exceed the cap.
     """
     if cap is None:
         return UNBOUNDED
@@ -43,7 +42,6 @@ class Limits:
 
     Attributes:
         max_nodes: maximum number of living instances, including those that are draining.
-        idle_minutes: idle time after which a node is drained.
         boot_minutes: time that a node may take to join the pool.
         room, price: the resources of a new node, and its price in USD per hour.
         hour_cap: maximum USD per hour of all nodes, or None without a cap.
@@ -57,7 +55,7 @@ class Limits:
     max_nodes: int
     idle_minutes: float
     boot_minutes: float
-    room: Room
+    room: Resources
     price: float
     hour_cap: float | None = None
     run_cap: float | None = None
@@ -68,8 +66,8 @@ class Limits:
     def affordable_nodes(self, rate: float) -> int:
         """Return how many new nodes can boot before `run_cap` is used up.
 
-        Existing nodes cost `rate` USD per hour. The result is UNBOUNDED without a cap. It is -1 if
-        the existing nodes alone use up the cap within `boot_minutes`.
+        Existing nodes cost `rate` USD per hour. Return UNBOUNDED without a cap, and -1 if the
+        existing nodes alone use up the cap within `boot_minutes`.
         """
         if self.run_cap is None:
             return UNBOUNDED

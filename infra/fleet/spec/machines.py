@@ -44,7 +44,7 @@ class Candidate:
         speed: memory bandwidth of all GPUs of a node in GB/s. The number of vCPUs if no candidate
             has a GPU.
         interruptions: expected number of spot interruptions per hour of a node.
-        efficiency: the share of a node's hours whose work is not lost by interruptions.
+        efficiency: the share of a node's work that is not lost at interruptions.
     """
 
     type: InstanceType

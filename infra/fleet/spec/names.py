@@ -25,7 +25,7 @@ def resource_name(fleet: str) -> str:
 
 
 def bucket_name(fleet: str, account: str) -> str:
-    """Return the name of the bucket that is created if the user names none."""
+    """Return the name of the fleet's bucket if the user did not name a bucket."""
     return f"trialfleet-{fleet}-{account}"
 
 

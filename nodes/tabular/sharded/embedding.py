@@ -1,8 +1,8 @@
 """A table of embeddings whose rows are divided among the ranks.
 
 Row r is on rank r mod n, with its gradient and the optimiser's moments. For each batch a rank
-requests the rows that it needs from the ranks that have them, and later sends back the rows'
-gradients. So the traffic does not depend on the size of the table (as in GeePS: Cui et al., EuroSys
+requests the needed rows from the other ranks. After the backward pass it sends the rows' gradients
+back. So the traffic does not depend on the size of the table (as in GeePS: Cui et al., EuroSys
 2016).
 
 Shapes: V codes (numbers of rows) with e numbers in each row, n ranks, u distinct codes in a rank's
@@ -28,8 +28,7 @@ _ROWS = 1 << 40  # more than a rank can have rows
 class Rows:
     """A rank's R rows of the table.
 
-    The optimiser updates the rows that are in the tensor `moved`. In this class, these are always
-    all R rows.
+    The optimiser updates the rows in the tensor `moved`. In this class, `moved` has all R rows.
     """
 
     def __init__(self, table: Tensor, device: torch.device) -> None:
@@ -40,10 +39,7 @@ class Rows:
         self._means = m, v
 
     def bring(self, wanted: Tensor) -> Tensor:
-        """Load the rows with the numbers `wanted` [w] into `moved`.
-
-        Return their indexes there.
-        """
+        """Load the rows with the numbers `wanted` [w] into `moved`. Return their indexes there."""
         return send(wanted, self.moved.device)
 
     def put_back(self) -> None:
@@ -54,10 +50,7 @@ class Rows:
         return self.moved.detach()
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Return the optimiser's moments m and v of all rows, [R, e] each.
-
-        Call `settle` first.
-        """
+        """Return the moments m and v of all rows, [R, e] each. Call `settle` first."""
         return self._means
 
     @torch.no_grad()
@@ -111,7 +104,7 @@ class ShardedEmbedding(nn.Module):
     def route(self, codes: Tensor) -> Route:
         """Return the rows that the ranks must exchange for this rank's `codes` [*].
 
-        All ranks must call this. `codes` is in main memory, so that nothing waits for a GPU.
+        All ranks must call this. `codes` must be in main memory, so that nothing waits for a GPU.
         """
         count = self._team.count
         codes = codes.long()
@@ -175,7 +168,6 @@ def distinct_values(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gather_rows(rows: Tensor, place: Tensor) -> Tensor:
-    """Return the rows [*, e] at the indexes `place`."""
     # The gradient of nn.Embedding would be slower.
     return rows.index_select(0, place.flatten()).view(*place.shape, rows.shape[1])
 
@@ -183,10 +175,7 @@ def _gather_rows(rows: Tensor, place: Tensor) -> Tensor:
 def _exchange(
     values: Tensor, sent_counts: list[int], received_counts: list[int], team: Ranks
 ) -> Tensor:
-    """Send `sent_counts[i]` of the values to each rank i, and return the values that arrive.
-
-    From each rank i, `received_counts[i]` values arrive.
-    """
+    """Send the next `sent_counts[i]` values to each rank i, and return the values that arrive."""
     if team.count == 1:
         return values
     arrived = values.new_empty(sum(received_counts), *values.shape[1:])

@@ -1,8 +1,8 @@
 """Rows of a table of embeddings in main memory, for tables larger than a GPU's memory.
 
-Before a step the batch's rows are copied to the device, and brought up to date with the steps that
-did not use them. After the optimiser's step the rows are written back. The GPU itself reads and
-writes main memory, so the host doesn't wait.
+Before a step the batch's rows are copied to the device, and take the steps that they have missed
+(see `missed_steps.py`). After the optimiser's step the rows are written back. The GPU itself reads
+and writes main memory, so the host doesn't wait.
 
 Shapes: R rows of e numbers; w rows that a batch needs, of which u are distinct.
 """
@@ -27,8 +27,7 @@ class HostRows(Rows):
 
     Args:
         table: [R, e] float32, which is copied.
-        rate_at: returns the learning rate of a step, counted from 1. It must always return the
-            same rate for the same step.
+        rate_at: returns the learning rate of a step, counted from 1.
 
     Attributes:
         moved: [u, e], a batch's rows on the device.
@@ -107,7 +106,7 @@ class HostRows(Rows):
         return self.m, self.v
 
     def load(self, table: Tensor) -> None:
-        """Set the R rows to `table` [R, e], without a change of the optimiser's moments."""
+        """Set the R rows to `table` [R, e], and keep the optimiser's moments."""
         self.settle()
         self.table.copy_(table)
 

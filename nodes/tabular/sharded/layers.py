@@ -57,10 +57,7 @@ class HiddenLayer(nn.Linear):
         return made
 
     def split(self, mesh: DeviceMesh) -> None:
-        """Keep only this rank's units.
-
-        `mesh` has the ranks that compute the layer together.
-        """
+        """Keep only this rank's units. `mesh` has the ranks that compute the layer together."""
         for name, whole in list(self.named_parameters()):
             mine = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
             setattr(self, name, nn.Parameter(mine))
@@ -154,15 +151,13 @@ class Layers(nn.Sequential):
 
 
 def _local_part(weight: Tensor) -> Tensor:
-    """Return this rank's units of `weight` as a plain tensor."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def side_by_side(team: Ranks, wished: int, units: int) -> int:
-    """Return how many ranks compute a layer together.
+    """Return how many ranks compute a layer together: `wished`, or fewer if this isn't possible.
 
-    The number divides the number of ranks, and leaves each rank at least one of the layer's
-    `units`. It is the largest such number up to `wished`.
+    The result divides the number of all ranks. Each rank gets at least one of the layer's `units`.
     """
     return max(
         count
@@ -215,10 +210,10 @@ def shard_layers(
 
 
 def split_rows(whole: Tensor, *counts: int) -> list[Tensor]:
-    """Return each rank's rows of `whole`, in the order of the ranks.
+    """Return each rank's rows of `whole` as a view, in the order of the ranks.
 
-    They are views, and may be empty. The ranks form a mesh of the sizes `counts`. The rows are
-    split into `counts[-1]` parts, each part into `counts[-2]` parts, and so on.
+    The ranks form a mesh of the sizes `counts`. The mesh's last dimension splits the rows first,
+    then the dimension before it splits each part, and so on. A part may be empty.
     """
     if not counts:
         return [whole]

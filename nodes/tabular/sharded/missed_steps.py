@@ -52,8 +52,10 @@ _LOST = 1e-10  # the share of the momentum's effect that is neglected
 class MissedSteps:
     """Counts the optimiser's steps, and updates rows by the steps that they have missed.
 
-    `rate_at` returns the learning rate of a step. Steps count from 1. `places` [n], an argument of
-    most private methods, has the last step that each row has taken, counted from the last `begin`.
+    The comment above this class defines the symbols B, S, Q, J and h.
+
+    `rate_at` returns the learning rate of a step. Steps count from 1. In private methods, `places`
+    [n] has the last step that each row has taken, counted from the last `begin`.
     """
 
     def __init__(self, chosen: Settings, rate_at: Callable[[int], float]) -> None:
@@ -74,7 +76,7 @@ class MissedSteps:
         self.begin(0)
 
     def begin(self, done: int) -> None:
-        """Restart the count at step `done`, after every row has taken all steps up to it."""
+        """Restart the count at step `done`. Every row must have taken all steps up to it."""
         self._base = self.done = done
         size = 1024  # steps; grows as needed
         self._rates = torch.zeros(size, dtype=torch.float64)
@@ -191,10 +193,7 @@ class MissedSteps:
         return [self._kept_shares(places), self._fall**missed, self._fall_2**missed]
 
     def _decayed_terms(self, places: Tensor) -> Tensor:
-        """Return the sums B (SGD) or S (AdamW) [terms, n] of all missed steps.
-
-        The comment above this class defines B, S and Q.
-        """
+        """Return the sums B (SGD) or S (AdamW) [terms, n] of all missed steps."""
         # The stored sums end after h or J steps. Later steps only multiply them by 1 - lr decay.
         ended = (places + self._window).clamp(max=self.done - self._base)
         return self._ways[:, places] * self._kept_shares(ended)
@@ -213,10 +212,7 @@ class MissedSteps:
 
 
 def _window_length(chosen: Settings) -> int:
-    """Return for how many steps without a gradient m still changes a weight.
-
-    The comment above `MissedSteps` explains this number: J for AdamW, and h for SGD.
-    """
+    """Return for how many steps without a gradient m still changes a weight: J or h above."""
     if chosen.optimizer == "adamw":
         return _ADAMW_STEPS
     return math.ceil(math.log(_LOST) / math.log(chosen.momentum)) if chosen.momentum else 0

@@ -45,7 +45,7 @@ _MOVED = "embedding.moved"
 class ShardedSteps(PlainSteps):
     """The training steps of one rank. `steps.Steps` describes the methods.
 
-    `network` is a whole network in main memory, which is reduced to this rank's parts. `offload` is
+    `network` must be whole, and in main memory. It is reduced to this rank's parts. `offload` is
     the part of the model to keep in main memory: "none", "embeddings" or "all".
     """
 

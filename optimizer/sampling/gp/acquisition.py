@@ -23,7 +23,6 @@ class ExpectedImprovement:
     """The expected improvement over the best known point, averaged over `posteriors`."""
 
     def __init__(self, posteriors: Posteriors) -> None:
-        """Take the posteriors whose expected improvements are averaged."""
         self._posteriors = posteriors
         self._best = posteriors.best_means()
 

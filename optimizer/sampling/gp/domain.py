@@ -1,8 +1,9 @@
 """Points of a search space as rows of numbers, the input of the Gaussian process.
 
-A number is mapped to [0, 1], by its logarithm if the distribution has `log`. A choice is mapped to
-its index. In a canonical row, each number encodes a possible value, and inactive parameters have
-their default. So points that differ only in inactive parameters have the same canonical row.
+A number is scaled to [0, 1]. If its distribution has `log`, the logarithm of the number is scaled
+instead. A choice is encoded as its index. In a canonical row, each number encodes a possible value,
+and inactive parameters have their default. So points that differ only in inactive parameters have
+the same canonical row.
 """
 
 from __future__ import annotations
@@ -29,10 +30,7 @@ COUNTABLE = 50  # a parameter with more values is searched as a continuous one, 
 
 @dataclass(frozen=True)
 class Column:
-    """One parameter's encoding. It maps the range of a number (or of its logarithm) to 0…1.
-
-    A choice is encoded as its index.
-    """
+    """One parameter's encoding. The numbers (or logarithms) `low` and `high` become 0 and 1."""
 
     distribution: BaseDistribution
     low: float
@@ -106,12 +104,11 @@ class Domain:
         conditions: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take the parameters' distributions.
+        """Take the parameters' distributions, conditions and defaults.
 
-        `conditions` has, for each conditional parameter, the values of other parameters that make
-        it active. The conditions must have no cycles. `defaults` has the values of inactive
-        parameters. A parameter that `defaults` lacks gets the middle of its range, or its first
-        choice.
+        `conditions` has, for each conditional parameter, the values of other parameters that
+        activate it. The conditions must have no cycles. If `defaults` lacks a parameter, its
+        default is the middle of its range, or its first choice.
         """
         self.columns = {
             name: Column.from_distribution(item) for name, item in distributions.items()

@@ -1,11 +1,13 @@
 """Fit of the hyperparameters θ to results: the likeliest θ, and samples of θ's posterior.
 
-θ has a normal prior. A teacher is the model of another task (a region of an earlier run). The prior
-mean of the function is a weighted sum of the teachers' means (`transfer.py`). A teacher's weight is
-max(0, z), and the number z also has a normal prior. The samples come from elliptical slice sampling
-(Murray, Adams and MacKay 2010), which starts at the likeliest θ and z. With few results, a single θ
-would make the model too certain of some effects, for example that a choice does not matter. So the
-expected improvement is averaged over several samples (Snoek, Larochelle and Adams 2012).
+θ has a normal prior. The function's prior mean is a weighted sum of the means of "teachers": models
+of other tasks, which are regions of earlier runs (`transfer.py`). A teacher's weight is max(0, z),
+and z also has a normal prior.
+
+With few results, a single θ would make the model too certain of some effects, for example that a
+choice does not matter. So the expected improvement is averaged over several samples of θ and z
+(Snoek, Larochelle and Adams 2012). The samples come from elliptical slice sampling (Murray, Adams
+and MacKay 2010). The sampling starts at the likeliest θ and z.
 """
 
 from __future__ import annotations
@@ -35,11 +37,7 @@ _BOUND = 4.0  # standard deviations of the prior
 
 @dataclass(frozen=True)
 class Prior:
-    """The normal prior of the hyperparameters θ, and of a number z for each teacher.
-
-    A teacher is the model of another task. The teacher's weight in the prior mean is max(0, z).
-    `tasks` is the number of teachers.
-    """
+    """The normal prior of θ, and of the z of each teacher. `tasks` is the number of teachers."""
 
     means: Array  # of the logarithms of all ℓ, s², a², σ²; then of all z
     deviations: Array
@@ -55,14 +53,14 @@ def prior(is_categorical: Mask, tasks: int = 0) -> Prior:
     """Return the prior for d parameters and k = `tasks` teachers.
 
     Length scales grow with √d. So the distance between two random points, measured in length
-    scales, does not depend on d (arXiv 2402.02229). The results are standardized, so s² + a² is
+    scales, does not depend on d (arXiv 2402.02229). The results are standardized, so s² and a² are
     expected near 1. σ² is expected between 0 and 0.1. With more teachers, each weight is expected
     to be smaller.
 
     A categorical parameter has a longer length scale than a number. Equal scales were tried on
-    tasks of the benchmark `tests/bench/optimizer` that mix both types. The regret (distance from
-    the best value) was smaller in 21 of 38 tasks without noise, but larger in 13 of 18 tasks with
-    noise.
+    tasks with both types in the benchmark `tests/bench/optimizer`. They increased the regret (the
+    distance from the best value) in 13 of 18 tasks with noise. Without noise, they decreased it in
+    21 of 38 tasks.
     """
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)
@@ -81,8 +79,7 @@ def posteriors(
 ) -> Posteriors:
     """Return the posterior under each of a few samples of θ, for X (`rows`) and y (`values`).
 
-    The rows are canonical: inactive parameters have their default (`domain.py`). `teachers` are
-    models of other tasks.
+    The rows are canonical (`domain.py`). `teachers` are models of other tasks.
     """
     taught = teachers.means(rows) if teachers else np.empty((len(rows), 0))
     centres = taught.mean(axis=0)
@@ -115,8 +112,7 @@ def posteriors(
 def fit_teacher(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
     """Return a teacher for other tasks: the posterior of a task under its likeliest θ.
 
-    The rows are canonical: inactive parameters have their default (`domain.py`). `values` are
-    finite, and smaller is better.
+    The rows are canonical (`domain.py`). `values` are finite, and smaller is better.
     """
     values = standardize(values)
     fitted = _choose_results(values)
@@ -136,8 +132,6 @@ def _choose_results(values: Array) -> NDArray[np.intp]:
 
 
 def _posterior_mode(likelihood: Likelihood, known: Prior) -> Array:
-    """Return the θ and z with the largest posterior density."""
-
     def objective(u: Array) -> tuple[float, Array]:
         point = known.means + known.deviations * u
         logs, weights = known.split(point)

@@ -3,11 +3,11 @@
     k(x, x') = s² m(Σ_d δ_d² / ℓ_d²)  +  a² / d Σ_d m(δ_d² / ℓ_d²)
     m(r²)    = (1 + √5 r + 5/3 r²) exp(-√5 r)                        (Matérn 5/2)
 
-δ_d is the difference of the points' numbers for parameter d. For choices, δ_d is 0 if they are
-equal, else 1. ℓ_d is the length scale of parameter d. In the factor a² / d, d is the number of
-parameters. m is equation 4.17 of Rasmussen and Williams. With the joint part alone, a trial with
-one choice says little about trials with another choice. The additive part (first order, Duvenaud,
-Nickisch and Rasmussen 2011) learns the effect of one parameter for all values of the others.
+δ_d is the difference between the points in parameter d. For choices, δ_d is 0 if they are equal,
+else 1. ℓ_d is the length scale of parameter d. In the factor a² / d, d is the number of parameters.
+m is equation 4.17 of Rasmussen and Williams. With the joint part alone, a trial with one choice
+says little about trials with another choice. The additive part (first order, Duvenaud, Nickisch and
+Rasmussen 2011) learns the effect of one parameter for all values of the others.
 
 All gradients follow from dm/d(r²) = -5/6 (1 + √5 r) exp(-√5 r), which is finite at r = 0.
 """
@@ -58,7 +58,7 @@ class Hyperparameters:
 def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
     """Return the differences δ between `left` and `right`. For choices, δ is 0 or 1.
 
-    The last axis of all these arrays has the d parameters.
+    The last axis of each array has the d parameters.
     """
     found: Array = left - right
     found[..., is_categorical] = found[..., is_categorical] != 0

@@ -30,7 +30,7 @@ JITTER = 1e-9  # added to the noise, relative to the signal: makes the Cholesky 
 
 
 class Likelihood:
-    """The likelihood of n results, given hyperparameters and the weights w of other models."""
+    """The likelihood of n results, given hyperparameters and the weights w of other tasks."""
 
     def __init__(
         self, rows: Array, values: Array, is_categorical: Mask, taught: Array | None = None

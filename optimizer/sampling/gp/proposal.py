@@ -28,10 +28,9 @@ def proposals(
     Points that are already in `rows` or `pending` come last. A teacher that does not help has
     the weight 0. The result depends only on the arguments.
 
-    `rows` are n × d points with finite results `values`, of which smaller is better. n is at least
-    1. `pending` are p × d points without a result yet. All points are canonical: inactive
-    parameters have their default (`domain.py`). `teachers` are models of other tasks in the same
-    domain.
+    `rows` are n × d points, with n ≥ 1. `values` are their results, which are finite: smaller is
+    better. `pending` are p × d points without a result yet. All points are canonical (`domain.py`).
+    `teachers` are models of other tasks in the same domain.
     """
     random = np.random.default_rng(seed)
     improvement, weights = build_acquisition(domain, rows, values, pending, random, teachers)

@@ -1,9 +1,9 @@
 """Search for the best point of an acquisition function.
 
-The parameters may be continuous, on a grid, categorical or conditional. Candidates are spread over
-the space, or lie near the best known points. A few candidates are refined: the best one for each of
-a few combinations of choices, and the best of the remaining candidates. Gradients refine continuous
-parameters. All other parameters are changed one at a time.
+The parameters may be continuous, on a grid, categorical or conditional. Some candidates are spread
+over the space, others lie near the best known points. A few of the best candidates are refined,
+most of them with different choices of the categorical parameters. A gradient method refines
+continuous parameters. All other parameters are changed one at a time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ def best_points(
 ) -> Array:
     """Return distinct points, the most promising first.
 
-    The search covers the space, with additional candidates near `good`, the best known points. All
-    points are canonical: inactive parameters have their default (`domain.py`).
+    `good` are the best known points. All points are canonical (`domain.py`).
     """
     sequence = Sobol(domain.size, scramble=True, rng=random)
     spread = domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
@@ -64,8 +63,8 @@ def _nearby_points(domain: Domain, good: Array, random: np.random.Generator) -> 
 def _diverse_points(domain: Domain, ranked: Array) -> Array:
     """Return at most STARTS of the points in `ranked`, which has the best point first.
 
-    The results begin with the best points for a few combinations of choices, one point for each
-    combination. The best of the remaining points follow.
+    Up to STARTS - 2 of them are each the best point for one combination of choices. The rest are
+    the best of the remaining points.
     """
     choices = ranked[:, domain.is_categorical]
     _, first = np.unique(choices, axis=0, return_index=True)

@@ -2,8 +2,8 @@
 
 A Gaussian process expects values that spread evenly on both sides of the mean. But next to one
 diverged training, all other losses would look equal. So losses far above the median are compressed
-by the logarithm. Power transformations were measured and rejected: if the values are noisy, a power
-transformation enlarges the noise of the best values.
+by the logarithm. Power transformations were measured and rejected, because they enlarge the noise
+of the best values.
 """
 
 from __future__ import annotations

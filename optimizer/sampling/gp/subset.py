@@ -1,10 +1,10 @@
 """The choice of the results that the Gaussian process uses, if there are more than 200.
 
 A Gaussian process's time grows as the cube of the number of results. Half of the chosen results are
-the best ones, because improvements are near them. The other half is spread over the space. If all
-results of a part of the space were left out, the model would be as uncertain there as if no trial
-had been in that part. Each result of this half is the farthest from all chosen before it (Gonzalez:
-Clustering to minimize the maximum intercluster distance, 1985).
+the best ones, because better points are likely near them. The other half is spread over the space,
+so that the model remains certain about bad parts of the space. Each result of this half is the
+farthest from all chosen before it (Gonzalez: Clustering to minimize the maximum intercluster
+distance, 1985).
 """
 
 from __future__ import annotations

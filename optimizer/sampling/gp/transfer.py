@@ -7,9 +7,9 @@ points. r is a Gaussian process with the usual covariance. In the prior, a weigh
 probability 1/2, so a task that does not help gets no weight. The weights are fitted together with
 θ, by the likelihood.
 
-This is the model of ScaML-GP (Tighineanu et al. 2023, arXiv 2312.00742) with only the residual part
-of its covariance. The other part, the uncertainty of the means μ_i, is left out: it is small,
-because other tasks have many results.
+This is the model of ScaML-GP (Tighineanu et al. 2023, arXiv 2312.00742), except that its covariance
+does not include the uncertainty of the means μ_i. This uncertainty is small, because other tasks
+have many results.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest_tasks(self, rows: Array, values: Array) -> list[int]:
-        """Return the indices of the tasks that rank `rows` most like `values` do.
+        """Return the indices of the tasks whose means at `rows` correlate most with `values`.
 
-        The most similar task is first. A task ranks the points by its mean. At most MOST_TEACHERS
-        tasks are returned, all with a positive rank correlation.
+        The most similar task is first. At most MOST_TEACHERS tasks are returned, all with a
+        positive rank correlation.
         """
         means = self.means(rows)
         ranks = _normalise_ranks(rankdata(values))
@@ -63,12 +63,11 @@ class Teachers:
         return Teachers([self._tasks[i] for i in chosen])
 
     def portfolio(self, count: int) -> Array:
-        """Return at most `count` start-up points, among which each task has a good one.
+        """Return at most `count` start-up points, with a good one for each task if possible.
 
-        The candidates are the best points of each task. Each task ranks them by its mean. Points
-        are chosen one by one. Each choice minimizes the sum, over the tasks, of the best rank among
-        the chosen points (Wistuba, Schilling, Schmidt-Thieme: Sequential model-free hyperparameter
-        tuning, 2015).
+        The candidates are the best points of each task. Each task ranks all candidates by its mean.
+        Points are chosen one by one. A task's score is the best of its ranks of the chosen points.
+        Each choice minimizes the sum of the scores (Wistuba, Schilling, Schmidt-Thieme 2015).
         """
         best = [task.rows[np.argsort(task.values, kind="stable")] for task in self._tasks]
         candidates = np.unique(np.concatenate([rows[:_PORTFOLIO_BEST] for rows in best]), axis=0)

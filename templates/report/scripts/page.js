@@ -1,4 +1,4 @@
-// The report and the live page: when charts are drawn, how tables are sorted, filter, theme, input.
+// The report and the live page: drawing of charts, sorting and filtering of tables, theme, input.
 // A chart is drawn when it comes into view, and again when the theme, its width or a switch changes.
 
 // The function that draws each chart, and the chart's approximate height. The height is reserved

@@ -37,7 +37,7 @@ from trialfleet.infra.fleet.instances.regions import Regions
 from trialfleet.infra.fleet.scaling import autoscaler, cost_record
 from trialfleet.infra.fleet.scaling.autoscaler_costs import CostLedger
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger
-from trialfleet.infra.fleet.scaling.known_nodes import Watch
+from trialfleet.infra.fleet.scaling.known_nodes import KnownNodes
 from trialfleet.infra.fleet.scaling.scaling_decision import decide, unmatched_trials
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool import schedd
@@ -130,7 +130,7 @@ def slots_of(node: Instance) -> Iterator[Any]:
 
 def bench_decision(nodes: Sequence[Instance], machines: Sequence[Machine], jobs: int) -> None:
     """Time the decision on launches and drains, against a search for a slot for each job."""
-    joined = Watch(ago(600)).nodes(nodes, machines, {}, ROOM, NOW)
+    joined = KnownNodes(ago(600)).nodes(nodes, machines, {}, ROOM, NOW)
     limits = replace(LIMITS, max_nodes=len(nodes) + 100)
 
     def groups(jobs: int) -> tuple[Group, ...]:

@@ -129,8 +129,8 @@ def fused_step(
 ) -> Count:
     """Count the trainer's step as on a GPU, where all of it is one CUDA graph."""
     network, team = rivals.network_of(data, workload, CPU), team or Ranks()
-    orders = loader.Orders(SEED, len(data.train), workload.batch, team)
-    rows = loader.Resident(data.train, orders)
+    orders = loader.RowOrders(SEED, len(data.train), workload.batch, team)
+    rows = loader.ResidentLoader(data.train, orders)
     return count_step(
         GraphSteps(
             *(network, workload.settings, data.kind, rows),

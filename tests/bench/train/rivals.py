@@ -73,7 +73,7 @@ class Eager:
         self._rows, self._settings, self._device = data.train.to(device), workload.settings, device
         self._batch, self._per_epoch, self._taken = workload.batch, workload.steps, 0
         self._optimizer, self._kind = adamw_of(self.network, workload), data.kind
-        self._orders = loader.Orders(SEED, len(self._rows), workload.batch, Ranks())
+        self._orders = loader.RowOrders(SEED, len(self._rows), workload.batch, Ranks())
         self._order = torch.zeros(len(self._rows), dtype=torch.int64, device=device)
 
     def advance(self, steps: int) -> None:

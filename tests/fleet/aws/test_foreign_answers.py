@@ -98,7 +98,8 @@ def test_an_answer_that_is_not_from_aws_is_reported_in_one_line(
         text = error_of(monkeypatch, f"http://{address}", CALLS[asked])
     excerpt = f": {SHOWN.get(body, ' '.join(body.split()))}" if body else ""
     assert text == (
-        f"{asked}: the answer from {address} is not AWS's: HTTP status {status}{excerpt}; {ADVICE}"
+        f"{asked}: {address} gave an answer that is not from AWS, with HTTP status "
+        f"{status}{excerpt}; {ADVICE}"
     )
 
 

@@ -96,7 +96,7 @@ def test_the_largest_subnet_of_a_zone_is_used(cloud: Account) -> None:
 
 
 def test_an_unknown_subnet_is_reported(cloud: Account) -> None:
-    words = "subnet-0123456789abcdef0 not found in the AWS regions eu-west-1"
+    words = r"AWS regions \(eu-west-1\) have no subnet-0123456789abcdef0; correct `subnets:`"
     with pytest.raises(InputError, match=words):
         network.places(cloud.aws, fleet(subnets=["subnet-0123456789abcdef0"]))
 

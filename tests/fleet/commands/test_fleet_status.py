@@ -20,8 +20,8 @@ from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.scaling.draining import drain_text
-from trialfleet.infra.fleet.scaling.instance_costs import Ledger
-from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
+from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
+from trialfleet.infra.pool.machines import Machine, Resources, RunningTrial
 from trialfleet.workflows.cli.fleet_commands import _have_joined
 from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
@@ -167,7 +167,7 @@ def test_a_sick_gpu_among_others_is_shown_for_a_node_that_takes_trials(
 ) -> None:
     with new_account() as account:
         (one,) = raised(account, 1)
-        room = Room(gpus=4, cpus=4)
+        room = Resources(gpus=4, cpus=4)
         joined = pool_node(one, reason="GPU 1: hung", total=room, free=room, shares=2)
         (node,) = seen(account, monkeypatch, joined).nodes
         assert (node.stage, node.reason) == ("joined", "GPU 1: hung")
@@ -177,7 +177,7 @@ def test_a_sick_gpu_among_others_is_shown_for_a_node_that_takes_trials(
 def test_nodes_of_a_fleet_without_gpus_are_not_sick(monkeypatch: pytest.MonkeyPatch) -> None:
     with new_account() as account:
         (one,) = raised(account, 1)
-        without = pool_node(one, healthy=False, reason="no GPU", total=Room(cpus=4))
+        without = pool_node(one, healthy=False, reason="no GPU", total=Resources(cpus=4))
         view = PoolView(nodes=(without,), demand=Demand())
         monkeypatch.setattr(pool_demand, "read_pool", lambda _fleet, _run: view)
         of_cpus = fleet(instance_types=["c6i.large"])
@@ -223,6 +223,9 @@ def test_the_cost_includes_ended_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         one, two = raised(account, 2)
         begun = datetime.now(UTC)
         record = Ledger().add_listing(inventory.instances(account.aws, FLEET), begun)
+        before = begun - timedelta(hours=2)
+        old = Lifetime(type="g5.xlarge", price=None, launched=before, ended=begun)
+        record = replace(record, lifetimes={**record.lifetimes, "i-old": old})
         run_began = begun + timedelta(minutes=15)
         cost_record.save(account.aws, FLEET, record.begin_run("r1", run_began))
         account.client("ec2").terminate_instances(InstanceIds=[one])
@@ -234,6 +237,7 @@ def test_the_cost_includes_ended_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         of_run = seen(account, monkeypatch, pool_node(two), minutes=30, run="r1")
         assert (status.since, of_run.since) == (None, run_began)
         assert of_run.spent == pytest.approx(0.1, abs=0.002)
+        assert (status.unpriced, of_run.unpriced) == (1, 0)  # an old node without a known price
 
 
 def test_an_ended_node_says_why_it_ended_and_who_wanted_that(

@@ -24,7 +24,7 @@ from trialfleet.infra.fleet.commands.gang_prices import GangNeed
 from trialfleet.infra.fleet.commands.plan import FleetPlan, fleet_plan
 from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
-from trialfleet.infra.pool.machines import Room
+from trialfleet.infra.pool.machines import Resources
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.fleet_tables import partly_offered, plan_view
 from trialfleet.workflows.study.loading import load_fleet
@@ -285,7 +285,7 @@ def test_the_plan_says_how_many_nodes_are_spot_and_what_aws_scores(
     text = file.read_text() + "\nspot: {share: 0.5, base: 1}\nnodes: {max: 4}\n"
     file.write_text(text.replace("[g5.xlarge]", str(TYPES)))
     output = command("fleet.yaml").output
-    assert "of 4 nodes, 2 are spot: 50% of all but 1 on-demand, rounded up" in output
+    assert "of 4 nodes, 2 are spot: 50% of the nodes beyond spot.base (1), rounded up" in output
     assert f"AWS's placement score (1 to 10) for 2 spot nodes: {HOME} 9" in output
     assert planned(cloud, instance_types=TYPES).placement_scores == {HOME: 9}
     assert planned(cloud, instance_types=TYPES[:2]).placement_scores == {}
@@ -294,7 +294,7 @@ def test_the_plan_says_how_many_nodes_are_spot_and_what_aws_scores(
 
 
 def test_the_plan_shows_that_spot_nodes_are_rounded_to_complete_gangs(cloud: Account) -> None:
-    room = Room(cpus=1, gpus=1, memory_mb=1_000)
+    room = Resources(cpus=1, gpus=1, memory_mb=1_000)
     mixed = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, gangs={})
     plan = fleet_plan(cloud.aws, mixed, [GangNeed(min=2, max=2, need=room)])
     console = Console(width=200)

@@ -175,7 +175,9 @@ def nodes(cloud: Account, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) ->
 def test_why_distinguishes_healthy_sick_and_draining_nodes(nodes: Nodes) -> None:
     assert nodes.joined().kind == "well"
     named("sick", nodes.joined(healthy=False, reason="Xid 79"))
-    eaten = "3 jobs failed here within 60 s: 7.0 exit code 1, 8.0 exit code 1, 9.0 exit code 1"
+    eaten = (
+        "3 jobs failed here within 60 s: 7.0 (exit code 1), 8.0 (exit code 1), 9.0 (exit code 1)"
+    )
     named("eats jobs", nodes.joined(draining=True, note=eaten))
     notice = "spot interruption: terminate at 2026-11-20T12:00:00Z"
     named("spot", nodes.joined(draining=True, note=notice))

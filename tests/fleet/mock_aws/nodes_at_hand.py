@@ -14,11 +14,11 @@ from trialfleet.infra.fleet.htcondor.demand import AS_TEXT
 from trialfleet.infra.fleet.scaling.scaling_decision import Node
 from trialfleet.infra.fleet.spec.limits import Limits
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.pool.machines import Machine, Room, parse_machines
+from trialfleet.infra.pool.machines import Machine, Resources, parse_machines
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-ROOM = Room(gpus=1, cpus=4, memory_mb=15_000)
-ONE_GPU = Room(gpus=1, cpus=1, memory_mb=4_000)
+ROOM = Resources(gpus=1, cpus=4, memory_mb=15_000)
+ONE_GPU = Resources(gpus=1, cpus=1, memory_mb=4_000)
 LIMITS = Limits(min_nodes=0, max_nodes=8, idle_minutes=10, boot_minutes=20, room=ROOM, price=0.5)
 
 
@@ -90,7 +90,7 @@ def _usual_node() -> Machine:
 def pool_node(instance: str = "i-1", *, idle: float | None = 1.0, **changes: Any) -> Machine:
     """Return a node in the pool: idle for this number of minutes, or busy."""
     node = replace(_usual_node(), instance=instance, slot=f"slot1@{instance}")
-    full = {"jobs": ("7.0",), "free": Room(cpus=3, memory_mb=11_000)} if idle is None else {}
+    full = {"jobs": ("7.0",), "free": Resources(cpus=3, memory_mb=11_000)} if idle is None else {}
     since = None if idle is None else ago(idle)
     return replace(node, **{"idle_since": since, **full, **changes})
 

@@ -14,7 +14,7 @@ from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.htcondor.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
-from trialfleet.infra.fleet.scaling.price_cap_stop import Stop
+from trialfleet.infra.fleet.scaling.price_cap_stop import PriceCapStop
 from trialfleet.infra.fleet.scaling.scaling_decision import Removal
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
 from trialfleet.infra.pool.machines import Machine
@@ -51,7 +51,7 @@ class World:
         self.ends = True
         self.unwilling = ""
         self.undrainable = ""
-        self.stops: list[tuple[str, Stop]] = []
+        self.stops: list[tuple[str, PriceCapStop]] = []
         self.messages: list[str] = []
 
     def autoscaler(self, run: str = "") -> Autoscaler:
@@ -110,7 +110,7 @@ class World:
         )
         return PoolView(nodes=tuple(self.pool.values()), demand=demand)
 
-    def _end(self, run: str, stop: Stop) -> int:
+    def _end(self, run: str, stop: PriceCapStop) -> int:
         if not self.ends:
             raise PoolError("the schedd does not answer")
         self.stops.append((run, stop))

@@ -10,7 +10,7 @@ from tests.fleet.mock_aws.nodes_at_hand import NOW, ROOM, ago, dynamic_ad, job_a
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.htcondor.demand import Demand, Group, read_demand, select_run
-from trialfleet.infra.pool.machines import ATTRIBUTES, Room, RunningTrial, parse_machines
+from trialfleet.infra.pool.machines import ATTRIBUTES, Resources, RunningTrial, parse_machines
 
 
 def test_an_idle_nodes_ad_gives_its_resources_and_idle_time() -> None:
@@ -43,7 +43,7 @@ def test_a_busy_nodes_ads_give_its_running_trials() -> None:
     ads = [dynamic_ad(job="8.0"), whole, dynamic_ad(job="7.0")]
     (node,) = parse_machines(ads, [job_ad("7.0"), job_ad("9.0")])
     assert node.idle_since is None
-    assert node.free == Room(gpus=0, cpus=2, memory_mb=7_000)
+    assert node.free == Resources(gpus=0, cpus=2, memory_mb=7_000)
     assert node.jobs == ("7.0", "8.0")  # 8.0 is not a trial
     assert node.trials == (RunningTrial(run="r1", region="JFK", node="JFK.l1.t03"),)
 
@@ -103,7 +103,7 @@ def test_a_machine_with_only_dynamic_slots_is_left_out() -> None:
 def test_demand_counts_trials_that_wait_and_that_run() -> None:
     ads = [job_ad(JobStatus=status) for status in (2, 9, 1, 5)]
     ads.append(job_ad(JobStatus=1, RequestGPUs=4))
-    one, four = (Room(gpus=n, cpus=1, memory_mb=4_000) for n in (1, 4))
+    one, four = (Resources(gpus=n, cpus=1, memory_mb=4_000) for n in (1, 4))
     demand = read_demand([*ads, job_ad(JobStatus=1, EnteredCurrentStatus=1_795_000_000)])
     moment = datetime(2026, 11, 18, 11, 6, 40, tzinfo=UTC)
     assert demand == Demand(
@@ -125,4 +125,4 @@ def test_trials_with_other_requirements_are_a_group_of_their_own() -> None:
 def test_a_trial_without_a_gpu_asks_for_none() -> None:
     ad = job_ad(JobStatus=1)
     del ad["RequestGPUs"]
-    assert read_demand([ad]).idle[0].need == Room(gpus=0, cpus=1, memory_mb=4_000)
+    assert read_demand([ad]).idle[0].need == Resources(gpus=0, cpus=1, memory_mb=4_000)

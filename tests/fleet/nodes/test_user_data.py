@@ -357,9 +357,9 @@ def test_the_last_failure_is_logged_at_each_step_of_the_next_attempt(
     assert restart_service(bench, imds).code == 1
     lines = [line.split(" ", 1)[1] for line in cloud.log().splitlines()]
     (driver_line,) = (line for line in lines if line.startswith("driver ... ("))
-    assert driver_line.startswith("driver ... (again; failed: ssm: POST ")
+    assert driver_line.startswith("driver ... (again; the last attempt failed: ssm: POST ")
     assert "ParameterNotFound" in driver_line
-    assert lines[-1].startswith("failed: jobs can't be kept from the instance's metadata")
+    assert lines[-1].startswith("failed: jobs could reach the instance's metadata")
 
 
 def test_a_boot_over_its_time_limit_is_not_retried_and_logs_the_reason(

@@ -21,7 +21,7 @@ from trialfleet.infra.fleet.scaling import cost_record, down_note
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step
 from trialfleet.infra.fleet.scaling.instance_costs import NOTICES, Ledger
 from trialfleet.infra.fleet.scaling.launch_pauses import UnfitNodes, UnmatchedTrials
-from trialfleet.infra.pool.machines import Room
+from trialfleet.infra.pool.machines import Resources
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def test_the_end_of_a_run_ends_nodes_that_are_no_longer_needed() -> None:
         here.waiting = 0
         busy, drained, *idle = here.join()
         needed, refusing, gone = sorted(idle)
-        here.change(busy, idle_since=None, free=Room())
+        here.change(busy, idle_since=None, free=Resources())
         here.change(drained, draining=True, drain_reason="trialfleet: idle for 10 minutes")
         here.undrainable = refusing
         scaler.step()

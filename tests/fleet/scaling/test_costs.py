@@ -26,7 +26,7 @@ from trialfleet.workflows.control.scripts.report_program import write_report
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.facts.runs.spending import read_spending
-from trialfleet.workflows.rules.cost_sums import Item, Kind, add, sums
+from trialfleet.workflows.rules.cost_sums import CostItem, Kind, add, sums
 from trialfleet.workflows.status.costs.run_costs import read_costs
 
 Plan = Callable[[World, str], Run]
@@ -74,7 +74,7 @@ def hours(number: int) -> timedelta:
     return timedelta(hours=number)
 
 
-def by_run(items: tuple[Item, ...]) -> dict[str, float]:
+def by_run(items: tuple[CostItem, ...]) -> dict[str, float]:
     return {one.key["run"]: one.usd or 0.0 for one in sums(items, ["run"])}
 
 

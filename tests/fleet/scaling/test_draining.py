@@ -29,7 +29,7 @@ from trialfleet.infra.fleet.scaling.scaling_decision import Removal
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
+from trialfleet.infra.pool.machines import Machine, Resources, RunningTrial
 
 pytestmark = pytest.mark.pool
 REALLY_SLEEP = time.sleep  # sleeps are skipped in a test's own AWS account
@@ -116,7 +116,7 @@ def test_a_busy_node_is_drained_unless_the_drain_requires_an_idle_node(
     view = pool_demand.read_pool("demo", "r1")
     assert (view.demand.running_trials, view.demand.waiting_trials) == (1, 0)
     (group,) = view.demand.active
-    assert group.need == Room(gpus=1, cpus=1, memory_mb=100)
+    assert group.need == Resources(gpus=1, cpus=1, memory_mb=100)
     assert "HAS_GPU" in group.requirements
     assert group.since is not None
     assert pool_demand.read_pool(run="r2").demand == pool_demand.Demand()

@@ -34,12 +34,12 @@ from trialfleet.infra.fleet.scaling.scaling_decision import (
     unmatched_trials,
 )
 from trialfleet.infra.fleet.spec.limits import Limits
-from trialfleet.infra.pool.machines import Room, parse_machines
+from trialfleet.infra.pool.machines import Resources, parse_machines
 
 NOTHING = Demand()
 
 
-def waiting(jobs: int, need: Room = ONE_GPU) -> Demand:
+def waiting(jobs: int, need: Resources = ONE_GPU) -> Demand:
     return Demand(idle=(Group(need=need, jobs=jobs),))
 
 
@@ -50,20 +50,20 @@ def ids(removals: Sequence[object]) -> list[str]:
 def test_nodes_are_asked_for_at_once_and_no_more_than_needed() -> None:
     assert decide(waiting(3), [], LIMITS, NOW).launch == 3
     assert decide(waiting(3), [launched("i-1")], LIMITS, NOW).launch == 2
-    four_gpus = replace(LIMITS, room=Room(gpus=4, cpus=16, memory_mb=60_000))
+    four_gpus = replace(LIMITS, room=Resources(gpus=4, cpus=16, memory_mb=60_000))
     assert decide(waiting(9), [], four_gpus, NOW).launch == 3
-    memory = waiting(8, Room(gpus=1, cpus=1, memory_mb=30_000))
+    memory = waiting(8, Resources(gpus=1, cpus=1, memory_mb=30_000))
     assert decide(memory, [], four_gpus, NOW).launch == 4
 
 
 def test_small_trials_fill_what_large_ones_leave_of_new_nodes() -> None:
-    four_gpus = replace(LIMITS, room=Room(gpus=4, cpus=16, memory_mb=60_000))
+    four_gpus = replace(LIMITS, room=Resources(gpus=4, cpus=16, memory_mb=60_000))
     three = Group(need=replace(ONE_GPU, gpus=3), jobs=2)
     assert decide(Demand(idle=(Group(need=ONE_GPU, jobs=2), three)), [], four_gpus, NOW).launch == 2
 
 
 def test_trials_that_wait_long_despite_a_free_node_do_not_match_it() -> None:
-    def group(minutes: float, need: Room = ONE_GPU) -> Demand:
+    def group(minutes: float, need: Resources = ONE_GPU) -> Demand:
         return Demand(idle=(Group(need=need, jobs=2, since=ago(minutes)),))
 
     free = joined(idle=5)
@@ -75,7 +75,7 @@ def test_trials_that_wait_long_despite_a_free_node_do_not_match_it() -> None:
 
 
 def test_a_trial_that_no_node_can_hold_is_reported_and_makes_no_node() -> None:
-    decision = decide(waiting(2, Room(gpus=8, cpus=1, memory_mb=1)), [], LIMITS, NOW)
+    decision = decide(waiting(2, Resources(gpus=8, cpus=1, memory_mb=1)), [], LIMITS, NOW)
     assert decision.launch == 0
     (reason,) = decision.reasons
     assert reason == (
@@ -146,8 +146,8 @@ def test_a_node_whose_gpu_failed_its_probe_is_replaced_and_drained() -> None:
     assert decision.drain[0].reason == "its GPU failed the probe: 2 uncorrected ECC errors"
     unknown = joined(idle=10, healthy=None)
     assert decide(waiting(1), [unknown], LIMITS, NOW).launch == 1
-    on_cpus = replace(LIMITS, room=Room(cpus=4, memory_mb=15_000))
-    need = Room(cpus=1, memory_mb=100)
+    on_cpus = replace(LIMITS, room=Resources(cpus=4, memory_mb=15_000))
+    need = Resources(cpus=1, memory_mb=100)
     assert decide(waiting(1, need), [unknown], on_cpus, NOW) == Decision()
 
 
@@ -199,7 +199,7 @@ def test_manual_downscaling_removes_the_least_useful_nodes() -> None:
 
 minutes = st.floats(0, 120)
 rooms = st.builds(
-    Room, gpus=st.integers(0, 4), cpus=st.integers(1, 8), memory_mb=st.integers(1, 20_000)
+    Resources, gpus=st.integers(0, 4), cpus=st.integers(1, 8), memory_mb=st.integers(1, 20_000)
 )
 demands = st.builds(
     Demand,
@@ -212,7 +212,7 @@ limits_ = st.builds(
     max_nodes=st.integers(3, 12),
     idle_minutes=st.floats(1, 60),
     boot_minutes=st.floats(1, 30),
-    room=st.sampled_from([ROOM, Room(gpus=4, cpus=16, memory_mb=60_000)]),
+    room=st.sampled_from([ROOM, Resources(gpus=4, cpus=16, memory_mb=60_000)]),
     price=st.floats(0.05, 5),
     hour_cap=caps,
     run_cap=caps,
@@ -336,9 +336,9 @@ def test_every_node_is_removed_after_the_money_is_spent(
 
 @given(st.integers(1, 40), rooms, st.integers(0, 5), st.integers(4, 8))
 def test_trials_of_one_kind_get_exactly_the_nodes_that_they_fill(
-    jobs: int, need: Room, coming: int, gpus: int
+    jobs: int, need: Resources, coming: int, gpus: int
 ) -> None:
-    room = Room(gpus=gpus, cpus=gpus * 4, memory_mb=gpus * 15_000)
+    room = Resources(gpus=gpus, cpus=gpus * 4, memory_mb=gpus * 15_000)
     packing = pack([Group(need=need, jobs=jobs)], {f"i-{n}": room for n in range(coming)}, room)
     nodes = math.ceil(jobs / room.count_fitting(need))
     assert packing.new == max(0, nodes - coming)
@@ -346,9 +346,11 @@ def test_trials_of_one_kind_get_exactly_the_nodes_that_they_fill(
 
 
 @given(demands, st.lists(rooms, max_size=5))
-def test_every_trial_gets_room_or_is_reported_as_unfit(demand: Demand, free: list[Room]) -> None:
+def test_every_trial_gets_room_or_is_reported_as_unfit(
+    demand: Demand, free: list[Resources]
+) -> None:
     packing = pack(demand.idle, {f"i-{n}": room for n, room in enumerate(free)}, ROOM)
-    here = pack(demand.idle, {f"i-{n}": room for n, room in enumerate(free)}, Room())
+    here = pack(demand.idle, {f"i-{n}": room for n, room in enumerate(free)}, Resources())
     homeless = sum(group.jobs for group in here.unfit)
     unfit = sum(group.jobs for group in packing.unfit)
     assert unfit <= homeless
@@ -378,7 +380,7 @@ def test_twenty_thousand_trials_wait_for_a_thousand_nodes() -> None:
 
 @given(st.integers(1, 12), st.lists(rooms, max_size=4), st.integers(1, 12))
 def test_least_new_is_the_smallest_useful_number_of_new_nodes(
-    jobs: int, free: list[Room], most: int
+    jobs: int, free: list[Resources], most: int
 ) -> None:
     waiting = [
         Group(need=ONE_GPU, jobs=jobs, least=max(1, jobs - 1)),

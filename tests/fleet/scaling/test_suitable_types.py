@@ -13,7 +13,7 @@ from tests.fleet.mock_aws.moto_account import Account
 from trialfleet.infra.fleet.aws import clients, images
 from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
 from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI
-from trialfleet.infra.pool.machines import Room
+from trialfleet.infra.pool.machines import Resources
 from trialfleet.workflows.control.plan import pool_check
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, _suitable_types
 from trialfleet.workflows.facts.dagman import access_point
@@ -28,18 +28,22 @@ TYPES = ["g5.xlarge", "g5.2xlarge"]  # 4 and 8 cpus, 16 and 32 GiB, one GPU each
 @pytest.mark.parametrize(
     ("need", "types", "expected"),
     [
-        (Room(gpus=1, cpus=1, memory_mb=2_048), ["g5.2xlarge", "g5.xlarge"], "g5.2xlarge, g5.xl"),
-        (Room(gpus=1, cpus=8, memory_mb=2_048), ["g5.2xlarge"], "can hold one: g5.2xlarge"),
         (
-            Room(gpus=1, cpus=1, memory_mb=921_600),
+            Resources(gpus=1, cpus=1, memory_mb=2_048),
+            ["g5.2xlarge", "g5.xlarge"],
+            "g5.2xlarge, g5.xl",
+        ),
+        (Resources(gpus=1, cpus=8, memory_mb=2_048), ["g5.2xlarge"], "can hold one: g5.2xlarge"),
+        (
+            Resources(gpus=1, cpus=1, memory_mb=921_600),
             [],
             "needs 1 GPU, 1 cpu, 921600 MB, and the largest, g5.2xlarge, has 1 GPU, 8 cpus",
         ),
-        (Room(gpus=2, cpus=1, memory_mb=1), [], "it needs 2 GPUs, 1 cpu, 1 MB"),
+        (Resources(gpus=2, cpus=1, memory_mb=1), [], "it needs 2 GPUs, 1 cpu, 1 MB"),
     ],
 )
 def test_a_trial_is_compared_with_the_fleets_instance_types(
-    cloud: Account, need: Room, types: list[str], expected: str
+    cloud: Account, need: Resources, types: list[str], expected: str
 ) -> None:
     found = suitable_types(cloud.aws, moto_account.fleet(instance_types=TYPES), need)
     assert found is not None
@@ -49,7 +53,7 @@ def test_a_trial_is_compared_with_the_fleets_instance_types(
 
 def test_a_gang_needs_room_for_the_jobs_with_which_it_begins(cloud: Account) -> None:
     fleet = moto_account.fleet(instance_types=["g5.xlarge", "g5.12xlarge"], nodes={"max": 3})
-    need = Room(gpus=1, cpus=1, memory_mb=1)
+    need = Resources(gpus=1, cpus=1, memory_mb=1)
 
     def answer(least: int) -> tuple[list[str], str]:
         found = suitable_types(cloud.aws, fleet, need, least)
@@ -68,7 +72,7 @@ def test_a_gang_needs_room_for_the_jobs_with_which_it_begins(cloud: Account) -> 
 
 def test_a_shared_gpu_counts_once_for_each_trial(cloud: Account) -> None:
     fleet = moto_account.fleet(instance_types=["g5.xlarge"], trials_per_gpu=4)
-    found = suitable_types(cloud.aws, fleet, Room(gpus=1, cpus=1, memory_mb=1))
+    found = suitable_types(cloud.aws, fleet, Resources(gpus=1, cpus=1, memory_mb=1))
     assert found is not None
     assert found.rooms["g5.xlarge"].gpus == 4
 
@@ -94,7 +98,7 @@ def test_a_trials_disk_is_compared_with_the_nodes_disks(
     cloud: Account, disk: str, gib: int, types: list[str], expected: str
 ) -> None:
     fleet = moto_account.fleet(instance_types=["c5.xlarge", "g5.xlarge"], disk=disk)
-    need = Room(cpus=1, memory_mb=1)
+    need = Resources(cpus=1, memory_mb=1)
     found = suitable_types(cloud.aws, fleet, need, disk_bytes=gib * GIB)
     assert found is not None
     assert found.types == types
@@ -108,7 +112,7 @@ def test_the_image_of_a_node_may_have_a_larger_disk_than_the_fleet_asks_for(
     image = images.Image(id="ami-1", root="/dev/sda1", root_gib=60, architecture="x86_64")
     monkeypatch.setattr(images, "find", lambda *_: image)
     for gib, types in ((60, ["c5.xlarge"]), (61, [])):
-        found = suitable_types(cloud.aws, fleet, Room(cpus=1), disk_bytes=gib * GIB)
+        found = suitable_types(cloud.aws, fleet, Resources(cpus=1), disk_bytes=gib * GIB)
         assert found is not None
         assert found.types == types
 
@@ -118,7 +122,7 @@ def test_jobs_have_one_local_disk_of_a_node_except_on_the_image_that_joins_them(
     cloud: Account, ami: str, gigabytes: int
 ) -> None:
     fleet = moto_account.fleet(instance_types=["g5.48xlarge"], ami=ami)
-    found = suitable_types(cloud.aws, fleet, Room(gpus=1, cpus=1, memory_mb=1))
+    found = suitable_types(cloud.aws, fleet, Resources(gpus=1, cpus=1, memory_mb=1))
     assert found is not None
     assert found.disks == {"g5.48xlarge": gigabytes * 1e9}
 
@@ -126,7 +130,7 @@ def test_jobs_have_one_local_disk_of_a_node_except_on_the_image_that_joins_them(
 def test_the_disk_limits_the_number_of_a_gangs_jobs_on_a_node(cloud: Account) -> None:
     fleet = moto_account.fleet(instance_types=["c5.xlarge"], disk="100GB", nodes={"max": 2})
     for least, types in ((4, ["c5.xlarge"]), (5, [])):
-        found = suitable_types(cloud.aws, fleet, Room(cpus=1), least, disk_bytes=40 * GIB)
+        found = suitable_types(cloud.aws, fleet, Resources(cpus=1), least, disk_bytes=40 * GIB)
         assert found is not None
         assert found.types == types
     assert "nodes.max is 2, and a node holds 2 of them" in str(found)

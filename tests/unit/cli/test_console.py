@@ -25,7 +25,7 @@ from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
 from trialfleet.workflows.rules.useless_resume import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
 from trialfleet.workflows.status.best_settings import BestSettings
 from trialfleet.workflows.status.dagman_pauses import pauses_so_far
-from trialfleet.workflows.status.lost_work import Work
+from trialfleet.workflows.status.lost_work import WorkTime
 from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.status.time_left import first_start, seconds_left, seconds_left_of_run
@@ -135,7 +135,7 @@ def test_status_shows_a_trial_that_is_evicted_repeatedly_with_a_why_command(
         state=RunState.RUNNING,
         troubles=(str(trouble),),
         job_troubles=(trouble,),
-        work=Work.from_parts([(300.0, 120.0)]),
+        work=WorkTime.from_parts([(300.0, 120.0)]),
     )
     assert not status.is_well
     text = printed(run_view(status), 200)

@@ -117,8 +117,8 @@ SHAPE = 'result.json must be like {"status": "complete", "metrics": {"auc": 0.5}
         ({"status": "complete", "auc": 1.5}, ["'auc' is beside \"metrics\"", SHAPE]),
         ({"status": "done", "metrics": {"auc": 1}}, ["has status 'done'", SHAPE]),
         ({"status": None}, ["has status None", SHAPE]),
-        ({"status": "complete", "metrics": [1]}, ["is not a result", SHAPE]),
-        (["auc", 1], ["is not a result", SHAPE]),
+        ({"status": "complete", "metrics": [1]}, ["has the wrong form", SHAPE]),
+        (["auc", 1], ["has the wrong form", SHAPE]),
     ],
 )
 def test_a_malformed_result_is_reported_with_the_right_shape(

@@ -176,5 +176,5 @@ def test_a_region_without_a_result_and_without_trials_has_nothing_left(make_run:
     scripts.ask("A.l1.t01")
     scripts.fail("A.l1.t01", retry=2)
     ended(run)
-    with pytest.raises(InputError, match="A: no trial completed, and all 1 are over"):
+    with pytest.raises(InputError, match="A: no trial completed, and the budget of 1 trial"):
         run.resume()

@@ -23,7 +23,12 @@ from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
-from trialfleet.workflows.rules.budget_amounts import Expected, Spending, expected_costs, usd_budget
+from trialfleet.workflows.rules.budget_amounts import (
+    ExpectedCosts,
+    Spending,
+    expected_costs,
+    usd_budget,
+)
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, dump_frozen, load_frozen
 from trialfleet.workflows.views.report.report_reader import read_report
@@ -38,7 +43,7 @@ def spent_of(*trials: float, under_way: tuple[float, ...] = (), **more: Any) -> 
     return Spending(trials=trials, under_way=under_way, **more)
 
 
-def why(budget: float, spending: Spending, before: Expected | None = None) -> str | None:
+def why(budget: float, spending: Spending, before: ExpectedCosts | None = None) -> str | None:
     found = usd_budget("budget.usd", budget, [spending], expected_costs([spending], before))
     refused = refusal("trial", Facts(budgets=lambda: [found]))
     return refused.reason if refused else None
@@ -49,8 +54,8 @@ def test_a_trial_begins_only_if_the_budget_also_covers_reserved_money() -> None:
     assert why(4.0, spent_of(1.0, 1.0, under_way=(0.5,), **done)) is None  # 2 + 1 + 1
     reason = why(3.9, spent_of(1.0, 1.0, under_way=(0.5,), **done))
     assert reason == (
-        "budget.usd of 3.9 USD is used up: 2 USD are spent, 1 reserved for running jobs and "
-        "for full trainings to come, a trial costs about 1"
+        "budget.usd of 3.9 USD is used up: 2 USD are spent, 1 are reserved for running jobs and "
+        "for full trainings to come, one more trial costs about 1"
     )
     assert why(4.4, spent_of(1.0, 1.0, under_way=(1.5,), **done))  # it takes longer than others
     assert why(4.9, spent_of(1.0, 1.0, under_way=(0.5,)))  # a full training costs at least a trial
@@ -60,7 +65,7 @@ def test_a_trial_begins_only_if_the_budget_also_covers_reserved_money() -> None:
 def test_while_the_cost_of_a_trial_is_unknown_only_spent_money_counts() -> None:
     assert why(1.0, spent_of(under_way=(0.1, 0.2))) is None
     assert why(0.3, spent_of(under_way=(0.1, 0.3)))
-    before = Expected(trial=0.4, full=0.0)
+    before = ExpectedCosts(trial=0.4, full=0.0)
     assert why(1.0, spent_of(under_way=(0.1, 0.2)), before)
     assert why(1.6, spent_of(under_way=(0.1, 0.2)), before) is None
 
@@ -79,7 +84,7 @@ def test_a_region_exceeds_its_budget_by_at_most_one_trial_per_lane(
     chance = random.Random(seed)  # noqa: S311 - no secret
     over: list[float] = []
     running: list[tuple[float, float]] = []  # its end, and its cost
-    before, now = Expected(trial=1.0, full=full), 0.0
+    before, now = ExpectedCosts(trial=1.0, full=full), 0.0
     while True:
         so_far = tuple(usd - (end - now) for end, usd in running)
         at = spent_of(*over, under_way=so_far)
@@ -140,11 +145,11 @@ def test_a_region_with_its_money_spent_begins_no_trial(make_run: MakeRun) -> Non
     assert scripts.begin("A.l1.t02") == ""  # the same trial: it has begun
     message = scripts.begin("A.l2.t01")  # 10 are spent, 10 are pending
     assert (
-        "A.l2.t01: skipped: budget.usd of 25 USD is used up: 10 USD are spent, 10 reserved"
+        "A.l2.t01: skipped: budget.usd of 25 USD is used up: 10 USD are spent, 10 are reserved"
         in message
     )
     scripts.end("A.l1.t02", usd=10)
-    assert "20 USD are spent, a trial costs about 10" in scripts.begin("A.l1.t03")
+    assert "20 USD are spent, one more trial costs about 10" in scripts.begin("A.l1.t03")
     assert scripts.call("conclude", "A", "A.tuned").exit_code == EXITS["skip"]
     run = scripts.run
     assert [record.usd for record in run.trials()] == [10, 10]
@@ -177,7 +182,7 @@ def test_the_budget_of_a_run_counts_all_regions_and_keeps_their_full_trainings(
     assert scripts.begin("A.l1.t02") == ""  # 10 spent, 10 + 20 reserved, 10 its own
     assert scripts.begin("A.l2.t01") == ""  # 10 spent, 20 + 20 reserved, 10 its own
     message = scripts.begin("B.l2.t01")
-    assert "budget.usd_per_run of 60 USD is used up: 10 USD are spent, 50 reserved" in message
+    assert "budget.usd_per_run of 60 USD is used up: 10 USD are spent, 50 are reserved" in message
     for node in ("A.l1.t02", "B.l1.t01", "A.l2.t01"):
         scripts.end(node, usd=10)
     assert scripts.begin("B.l1.t02")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
 from trialfleet.workflows.facts.jobs.slot_price import Resources, share, slot_price
 from trialfleet.workflows.formatting import usd
-from trialfleet.workflows.rules.cost_sums import BY, Item, Kind, add, sums
+from trialfleet.workflows.rules.cost_sums import BY, CostItem, Kind, add, sums
 from trialfleet.workflows.rules.node_costs import add_node_costs
 
 NODE = Resources(gpus=4, cpus=16, memory=64000)
@@ -90,10 +90,10 @@ def test_items_without_any_known_price_have_no_sum() -> None:
 # -- nodes -----------------------------------------------------------------------------------------
 
 
-def job(cents: float | None, instance: str | None = "i-1", **more: str) -> Item:
+def job(cents: float | None, instance: str | None = "i-1", **more: str) -> CostItem:
     known = None if cents is None else cents / 100
     place = {"study": "s", "run": "r", "day": "2026-11-22", "region": "A", **more}
-    return Item(kind=Kind.TRIAL, seconds=60, usd=known, instance=instance, **place)
+    return CostItem(kind=Kind.TRIAL, seconds=60, usd=known, instance=instance, **place)
 
 
 lives = st.builds(
@@ -120,7 +120,7 @@ jobs = st.builds(
 @pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["i-1", "i-2", "i-3"]), lives), st.lists(jobs, max_size=9))
 def test_items_of_nodes_add_up_to_the_ledger(
-    lifetimes: dict[str, Lifetime], items: list[Item]
+    lifetimes: dict[str, Lifetime], items: list[CostItem]
 ) -> None:
     now = MORNING + hours(40)
     found = add_node_costs(items, lifetimes, now)
@@ -174,7 +174,7 @@ def test_a_node_without_a_recorded_end_ends_with_its_lease() -> None:
 
 
 @given(st.lists(jobs, max_size=9), st.permutations(BY))
-def test_groups_add_up_to_the_total(items: list[Item], order: list[str]) -> None:
+def test_groups_add_up_to_the_total(items: list[CostItem], order: list[str]) -> None:
     for count in range(len(order)):
         groups = sums(items, order[:count])
         assert sum(one.usd or 0.0 for one in groups) == pytest.approx(add(items).usd or 0.0)

@@ -41,7 +41,7 @@ from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal,
 from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.rules.gate_decision import Passed
+from trialfleet.workflows.rules.gate_decision import PassedModel
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_study
@@ -285,7 +285,7 @@ def test_backfill_starts_only_missing_days(here: Path) -> None:
     trained(here, days, BEFORE)
     days.run(DAY)
     first = DAY - timedelta(days=3)
-    with pytest.raises(InputError, match=r"2 regions have succeeded already.*--only missing"):
+    with pytest.raises(InputError, match=r"succeeded already \(2 in all.*--only missing"):
         days.backfill(first, DAY, only_missing=False)
     assert days.backfill(first, DAY, only_missing=True) == [
         first, first + timedelta(days=1), DAY
@@ -526,7 +526,9 @@ def test_each_region_is_reported_once_when_it_has_ended(make_run: MakeRun) -> No
 
 def test_the_outcome_of_a_region_includes_the_reason_of_the_gate(make_run: MakeRun) -> None:
     status = make_run().status()
-    region = replace(status.regions[0], gate=Passed(why="loss 0.3, champion 0.4", is_worse=False))
+    region = replace(
+        status.regions[0], gate=PassedModel(why="loss 0.3, champion 0.4", is_worse=False)
+    )
     messages: list[str] = []
     one = Outcome(date=DAY, region="A", attempt=1, ending=Ending.PUBLISHED)
     kept = replace(one, region="B", ending=Ending.KEPT, why="loss 0.5, champion 0.4")

@@ -204,12 +204,12 @@ def test_a_region_fails_if_its_data_is_still_missing_after_the_run(
     assert there
     plan(there, run=str(DAY), out=days.folder.run(str(DAY)), day=DAY)
 
-    def ended(work: day_module.Work, _run: object, one: Attempt) -> Iterator[float]:
+    def ended(work: day_module.DailyWork, _run: object, one: Attempt) -> Iterator[float]:
         if one.attempt == 1:
             work.journal.record([one.outcome("A", Ending.PUBLISHED, "", run=one.run)], BEGINS)
         return iter(())
 
-    monkeypatch.setattr(day_module.Work, "_watch", ended)
+    monkeypatch.setattr(day_module.DailyWork, "_watch", ended)
     monkeypatch.setattr(day_module, "LATE_SECONDS", 0.01)
     monkeypatch.setattr(days_module, "BATCH_SECONDS", 0.5)  # the time is over before that
     days.run(DAY)
@@ -256,7 +256,7 @@ def test_status_shows_awaited_data(here: Path, monkeypatch: pytest.MonkeyPatch) 
     days._first_attempt(DAY)
     monkeypatch.setattr("trialfleet.wall_clock.real_time", lambda: BEGINS + timedelta(minutes=10))
     said = CliRunner().invoke(main, ["daily", "status", str(file)]).output
-    assert f"A: awaited until 2026-11-22 05:30 UTC: data of {DAY} isn't there: " in said
+    assert f"A: waits until 2026-11-22 05:30 UTC: data of {DAY} isn't there: " in said
     shown = json.loads(CliRunner().invoke(main, ["daily", "status", str(file), "--json"]).output)
     assert [*shown["awaited"]] == ["A", "NO"]
     monkeypatch.setattr("trialfleet.wall_clock.real_time", lambda: BEGINS + timedelta(hours=3))

@@ -276,9 +276,9 @@ def test_an_unreachable_server_is_an_export_error_for_all_models(
     [
         ("{uri: 'https://bob:hunter2@mlflow.org'}", "contains a password"),
         ("{uri: 'sqlite:///x.db'}", "must be a URL such as"),
-        ("{uri: 'http://m', user: bob}", "password_file and password_env"),
+        ("{uri: 'http://m', user: bob}", "either password_file or password_env"),
         ("{uri: 'http://m', password_env: P}", "needs user"),
-        ("{uri: 'http://m', token_env: A, token_file: b}", "one token"),
+        ("{uri: 'http://m', token_env: A, token_file: b}", "must have only one of"),
         ("{uri: 'http://m', token_env: 'A B'}", "name of an environment variable"),
         ("{uri: 'http://m', url: x}", "unknown key"),
         ("{uri: 'http://m', token_file: nowhere}", "nowhere' does not exist"),

@@ -5,7 +5,7 @@ from typing import Any
 import classad2
 import pytest
 
-from trialfleet.infra.pool.machines import Machine, Room, parse_machines
+from trialfleet.infra.pool.machines import Machine, Resources, parse_machines
 from trialfleet.slots import IS_FREE, is_held, runs_job
 
 WHOLE: dict[str, Any] = {
@@ -72,8 +72,8 @@ def test_a_machine_counts_the_jobs_and_resources_of_its_slots() -> None:
         ]
     )
     assert found.jobs == ("1.0",)
-    assert (found.total, found.free) == (Room(gpus=1, cpus=8), Room(cpus=5))
-    assert found.in_use == Room(gpus=1, cpus=3)
+    assert (found.total, found.free) == (Resources(gpus=1, cpus=8), Resources(cpus=5))
+    assert found.in_use == Resources(gpus=1, cpus=3)
     assert found.idle_since is None
 
 
@@ -131,4 +131,4 @@ def test_a_machine_without_a_gpu_is_sick_only_where_trials_want_one() -> None:
 
 def test_a_slot_whose_owner_keeps_it_is_free_and_offers_nothing() -> None:
     found = machine(State="Owner", Cpus=8)
-    assert (found.free, found.offered_room) == (Room(cpus=8), Room())
+    assert (found.free, found.offered_room) == (Resources(cpus=8), Resources())

@@ -111,7 +111,7 @@ def test_a_token_that_is_not_made_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     program(tmp_path, monkeypatch, script)
-    with pytest.raises(PoolError, match=r"did not make a token \(no key\): only root can make a"):
+    with pytest.raises(PoolError, match=r"did not make a token \(no key\)\. Only root can make a"):
         tokens.create()
 
 

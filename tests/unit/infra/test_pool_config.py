@@ -23,7 +23,7 @@ from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.embedded import Pool, default_folder, tail
 from trialfleet.infra.pool.environment import extended_path, inherited_environment
 from trialfleet.infra.pool.htcondor_installation import Installation
-from trialfleet.infra.pool.machines import Room, parse_machines
+from trialfleet.infra.pool.machines import Resources, parse_machines
 from trialfleet.infra.pool.user_namespace import Identity
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.pool_view import pool_view
@@ -151,7 +151,7 @@ def test_a_pool_object_creates_no_folder(tmp_path: Path) -> None:
 
 
 def test_a_pool_in_the_home_of_an_unknown_user_is_refused() -> None:
-    with pytest.raises(InputError, match=r"the pool's folder ~nobody-here/pool: .* home directory"):
+    with pytest.raises(InputError, match=r"nobody-here/pool can't be used: .* home directory"):
         Pool("~nobody-here/pool")
 
 
@@ -426,8 +426,8 @@ def test_pool_status_shows_used_and_free_resources_of_each_machine() -> None:
     ]
     found = parse_machines(ads)
     assert [(one.in_use, one.offered_room) for one in found] == [
-        (Room(), Room(cpus=8, memory_mb=9)),
-        (Room(gpus=1, cpus=3, memory_mb=8), Room(gpus=3, cpus=1, memory_mb=7)),
+        (Resources(), Resources(cpus=8, memory_mb=9)),
+        (Resources(gpus=1, cpus=3, memory_mb=8), Resources(gpus=3, cpus=1, memory_mb=7)),
     ]
     status = pool_status.PoolStatus(
         state="up", folder=Path("pool"), condor_config=Path("conf"), machines=found, runs=3,

@@ -204,7 +204,7 @@ def test_a_compile_error_shows_the_compilers_messages_and_is_remembered(
     assert "note" not in words
     before = calls.read_text()
     with pytest.raises(
-        toolchain.CompileError, match=r"y\.h:1: error: 1[^$]*\(recorded in .*\.failed\)"
+        toolchain.CompileError, match=r"y\.h:1: error: 1[^$]*\(recorded in .*\.failed; "
     ):
         build.find_or_build()
     assert calls.read_text() == before  # not compiled again
@@ -375,7 +375,7 @@ def test_nvcc_matches_torchs_cuda_version(tmp_path: Path, monkeypatch: pytest.Mo
     assert toolchain.find_nvcc("14.0") == packaged
     with pytest.raises(toolchain.BuildError) as missing:
         toolchain.find_nvcc("11.8")
-    assert "needs an nvcc of CUDA 11; found: " in str(missing.value)
+    assert "needs an nvcc of CUDA 11: install it, or set CUDA_HOME; found: " in str(missing.value)
     assert f"{of_home} (12.4), {on_path} (13.0)" in str(missing.value)
 
 

@@ -19,7 +19,7 @@ from trialfleet.workflows.control.models.rollback import rollback
 from trialfleet.workflows.facts.journal.journal import Ending, ending_with_model
 from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.history import changes
-from trialfleet.workflows.facts.models.listing import Standing, list_published_models
+from trialfleet.workflows.facts.models.listing import ModelState, list_published_models
 from trialfleet.workflows.views.report.groups import group_regions
 from trialfleet.workflows.views.report.page_texts import attention
 from trialfleet.workflows.views.report.report_reader import read_report
@@ -75,7 +75,10 @@ def test_each_view_shows_that_the_model_waits_for_approval(
     assert re.search(r"r2 .* waits for approval since", list_models("A"))
     assert "gate      passed: loss 0.3, champion 0.4" in list_models("A", "--card", "r2")
     (region,) = json.loads(list_models("--json"))
-    assert [model["standing"] for model in region["models"]] == [Standing.CURRENT, Standing.AWAITS]
+    assert [model["standing"] for model in region["models"]] == [
+        ModelState.CURRENT,
+        ModelState.AWAITS,
+    ]
     status = waiting.status
     assert f"A: {waits}; to change that: trialfleet promote r2/A" in " ".join(
         printed(run_view(status)).split()
@@ -111,9 +114,9 @@ def test_a_newer_model_that_passes_waits_in_place_of_the_earlier_one(
     assert third.not_latest.startswith("waits for approval since")
     assert waiting.not_latest.startswith("it passed the gate and was not approved: loss 0.3")
     assert [model.standing for model in list_published_models(third.models)] == [
-        Standing.CURRENT,
-        Standing.NEVER,
-        Standing.AWAITS,
+        ModelState.CURRENT,
+        ModelState.NEVER,
+        ModelState.AWAITS,
     ]
     promote(third.models / "r2")  # the older one, by name
     assert (third.latest, waiting.not_latest) == ("r2", "")
@@ -121,7 +124,7 @@ def test_a_newer_model_that_passes_waits_in_place_of_the_earlier_one(
     promote(third.models / "r3")
     rollback(third.models)
     assert third.not_latest.startswith(
-        "it passed the gate and was the current model; another model is now: "
+        "another model replaced it as the current model; it had passed the gate: "
     )
     assert read_awaiting(third.models) is None
 

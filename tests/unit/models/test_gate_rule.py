@@ -11,7 +11,7 @@ import pytest
 
 from trialfleet.workflows.facts.models.verdict import BASELINE, CHALLENGER, CHAMPION, Verdict
 from trialfleet.workflows.rules.gate_decision import (
-    Measured,
+    Measurement,
     Rule,
     bootstrap,
     decide,
@@ -33,13 +33,15 @@ def rule(**changes: Any) -> Rule:
     return Rule(**settings | changes)
 
 
-def measured(value: float, losses: Any = None) -> Measured:
-    return Measured(
+def measured(value: float, losses: Any = None) -> Measurement:
+    return Measurement(
         metrics={"auc": value}, losses=None if losses is None else np.array(losses, dtype=float)
     )
 
 
-def verdict(asked: Rule, champion: Measured, challenger: Measured, **more: Measured) -> Verdict:
+def verdict(
+    asked: Rule, champion: Measurement, challenger: Measurement, **more: Measurement
+) -> Verdict:
     models = {CHAMPION: champion, CHALLENGER: challenger, **more}
     return decide(asked, models, champion="r1", challenger="r2")
 
@@ -85,7 +87,8 @@ def test_one_row_that_makes_the_metric_four_times_worse_does_not_pass(rows: int)
     new = old + np.random.default_rng(1).normal(0, 0.02, rows)
     new[7] += 15 * old.sum()
     pair = [
-        Measured(metrics={"rmse": float(np.sqrt(each.mean()))}, losses=each) for each in (old, new)
+        Measurement(metrics={"rmse": float(np.sqrt(each.mean()))}, losses=each)
+        for each in (old, new)
     ]
     assert pair[1].metrics["rmse"] > 3.9 * pair[0].metrics["rmse"]
     found = verdict(asked, *pair)
@@ -125,11 +128,14 @@ def test_the_verdict_on_a_slightly_worse_model_names_a_tolerance() -> None:
     one = losses(0, 0.5)
     asked = rule(metric="rmse", direction="minimize")
     pair = {"rmse": 165.2}, {"rmse": 165.2 + 4.196e-05}
-    old, new = Measured(metrics=pair[0], losses=one), Measured(metrics=pair[1], losses=one + 0.006)
+    old, new = (
+        Measurement(metrics=pair[0], losses=one),
+        Measurement(metrics=pair[1], losses=one + 0.006),
+    )
     found = verdict(asked, old, new)
     assert not found.promoted
     assert "rmse 165.20004, champion 165.2: worse by 4.196e-05" in found.why
-    assert "its losses per row are higher by at least 0.006 on average with 95%" in found.why
+    assert "losses per row are higher by at least 0.006 on average with 95%" in found.why
     assert found.why.endswith(
         "if such a small loss is acceptable, set gate.tolerance, to 5e-05 for example"
     )
@@ -169,7 +175,7 @@ def test_a_model_that_is_no_better_than_a_constant_is_never_promoted() -> None:
 @pytest.mark.parametrize("name", [CHAMPION, CHALLENGER])
 def test_the_verdict_names_the_model_that_lacks_the_metric(name: str) -> None:
     models = {CHAMPION: measured(0.8), CHALLENGER: measured(0.9)}
-    models[name] = Measured(metrics={"loss": 1.0})
+    models[name] = Measurement(metrics={"loss": 1.0})
     found = decide(rule(), models, champion="r1", challenger="r2")
     assert not found.promoted
     assert found.why == f"the {name} has no number 'auc'; its numbers: loss"
@@ -187,13 +193,13 @@ def verdict_with_unseen_values(
         for name, losses in (("champion", champion), ("challenger", challenger))
     }
     found = {
-        name: Measured(metrics={"loss": each[name].mean()}, losses=each[name]) for name in each
+        name: Measurement(metrics={"loss": each[name].mean()}, losses=each[name]) for name in each
     }
     found["champion"] = replace(found["champion"], note=NEW)
     for name, losses in each.items():
         known = losses[~is_new]
         metrics = {"loss": known.mean()} if len(known) else {}
-        found[f"{name}_seen"] = Measured(metrics=metrics, losses=known)
+        found[f"{name}_seen"] = Measurement(metrics=metrics, losses=known)
     return verdict(rule(metric="loss", direction="minimize"), **found)
 
 
@@ -204,7 +210,7 @@ NEW = "many rows hold values that the champion never saw"
     ("champion", "challenger", "share", "promoted", "words"),
     [
         ((1, 9), (1, 1), 0.1, True, NEW),  # a new shop, and the new model knows it
-        ((1, 9), (2, 1), 0.4, False, "on the rows that the champion can know: loss 1.99"),
+        ((1, 9), (2, 1), 0.4, False, "on the rows whose values the champion knows: loss 1.99"),
         ((1, 9), (1, 1), 0.6, False, "which is no fair comparison"),
         ((1, 9), (2, 2), 1.0, False, "which is no fair comparison"),
         ((1, 1), (2, 2), 0.1, False, "worse by 1"),

@@ -13,9 +13,9 @@ from trialfleet.nodes.node_agent.decisions import (
     CAUSES,
     LEASE_GRACE,
     Decision,
-    Leaving,
+    Departure,
     Memory,
-    Seen,
+    Observations,
     Startd,
     changes,
     decide,
@@ -32,16 +32,16 @@ NOW = 1_795_200_000.0
 FAILURES = tuple(Failure(f"{i}.0", NOW - 10 + i, "exit code 1") for i in range(3))
 
 
-def seen(startd: Startd | None = BUSY, **more: Any) -> Seen:
+def seen(startd: Startd | None = BUSY, **more: Any) -> Observations:
     usual = {"now": NOW, "uptime": 5_000.0, "busy": startd is not None and startd.held > 0}
-    return Seen(**(usual | {"startd": startd, "in_collector": True} | more))
+    return Observations(**(usual | {"startd": startd, "in_collector": True} | more))
 
 
 def leaving(cause: str, since: float = 5_000.0, drained: float = 0) -> Memory:
-    return Memory(joined=True, leaving=Leaving(cause, f"because of {cause}", since, drained))
+    return Memory(joined=True, leaving=Departure(cause, f"because of {cause}", since, drained))
 
 
-def decided(memory: Memory, sight: Seen, idle_minutes: float = IDLE_MINUTES) -> Decision:
+def decided(memory: Memory, sight: Observations, idle_minutes: float = IDLE_MINUTES) -> Decision:
     return decide(memory, sight, idle_minutes)
 
 
@@ -80,13 +80,13 @@ def test_a_node_whose_token_has_expired_drains_and_is_switched_off() -> None:
 
 
 def test_a_node_without_its_fence_drains_and_stays_until_idle_for_ten_minutes() -> None:
-    decision = decided(JOINED, seen(unfenced="jobs can't be kept from the metadata: why"))
-    assert decision.drain == "jobs can't be kept from the metadata: why"
+    decision = decided(JOINED, seen(unfenced="jobs could reach the metadata: why"))
+    assert decision.drain == "jobs could reach the metadata: why"
     assert not decision.only_idle
     memory = decided(decision.memory, seen(DRAINED, uptime=5_010)).memory
     assert decided(memory, seen(DRAINED, uptime=5_600)).power_off is None
     over = decided(memory, seen(DRAINED, uptime=5_610)).power_off
-    assert over == "idle for 10 minutes; before that: jobs can't be kept from the metadata: why"
+    assert over == "idle for 10 minutes; before that: jobs could reach the metadata: why"
 
 
 def test_an_expired_lease_drains_at_once_and_waits_for_the_jobs() -> None:
@@ -166,7 +166,7 @@ def test_a_node_with_an_unreachable_startd_ends_when_no_job_runs() -> None:
 def test_three_jobs_that_fail_within_a_minute_drain_the_node_and_are_named() -> None:
     decision = decided(JOINED, seen(failures=FAILURES))
     assert decision.drain == (
-        "3 jobs failed here within 60 s: 0.0 exit code 1, 1.0 exit code 1, 2.0 exit code 1"
+        "3 jobs failed here within 60 s: 0.0 (exit code 1), 1.0 (exit code 1), 2.0 (exit code 1)"
     )
     assert decided(decision.memory, seen(DRAINED, failures=FAILURES)).power_off is None
 
@@ -240,7 +240,7 @@ memories = st.builds(
     leaving=st.one_of(
         st.none(),
         st.builds(
-            Leaving,
+            Departure,
             cause=st.sampled_from(CAUSES),
             reason=st.just("why"),
             since=st.sampled_from([0.0, 4_999.0]),
@@ -273,19 +273,19 @@ def test_only_a_long_expired_lease_cuts_off_a_job(
 def test_a_long_expired_lease_ends_the_node_in_any_state(
     memory: Memory, startd: Startd | None
 ) -> None:
-    over = replace(memory, leaving=Leaving("lease", "why", 0.0))
+    over = replace(memory, leaving=Departure("lease", "why", 0.0))
     assert decided(over, seen(startd, uptime=LEASE_GRACE)).power_off
 
 
 def test_each_event_is_reported_once() -> None:
     before, after = Memory(), leaving("lease")
     assert changes(before, replace(after, expires=0.0)) == [
-        "joined: the startd answers and is in the collector",
+        "the node has joined the pool",
         "the lease ends at 1970-01-01T00:00:00Z",
-        "leaves (lease): because of lease",
+        "the node leaves the pool (lease): because of lease",
     ]
     assert changes(after, after) == []
-    assert changes(leaving("idle"), JOINED) == ["no longer leaves (idle)"]
+    assert changes(leaving("idle"), JOINED) == ["the node no longer leaves the pool (idle)"]
 
 
 SICK = replace(BUSY, sick=("GPU-1",))

@@ -16,7 +16,7 @@ from trialfleet.instance_aws import AwsError, Imds
 from trialfleet.nodes.bootstrap.configuration import write_token
 from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.node_agent import machine
-from trialfleet.nodes.node_agent.decisions import Leaving, Memory, Startd
+from trialfleet.nodes.node_agent.decisions import Departure, Memory, Startd
 from trialfleet.nodes.node_agent.history import Failure
 from trialfleet.nodes.node_agent.htcondor_tools import Condor
 from trialfleet.nodes.node_agent.notices import ACTION, EXPIRES, REBALANCE, read
@@ -167,7 +167,7 @@ def test_a_refused_drain_is_retried(node: Node, caplog: pytest.LogCaptureFixture
     node.condor.refuses = True
     agent.step()
     assert node.condor.draining is None
-    assert "not draining: condor_drain exits 1: refused" in caplog.text
+    assert "the node can't be drained: condor_drain exits 1: refused" in caplog.text
     node.condor.refuses = False
     agent.step()
     assert node.condor.draining == "rebalance recommendation of 2026-11-20T16:00:00Z"
@@ -299,7 +299,7 @@ def test_an_unreachable_startd_is_reported_once(
     node.condor.silent = False
     agent.step()
     assert caplog.text.count("the startd does not answer") == 1
-    assert caplog.text.count("the startd answers") == 2  # joined, and back
+    assert caplog.text.count("the startd answers") == 1
 
 
 def test_a_node_drains_although_its_state_cannot_be_written(
@@ -333,7 +333,7 @@ def test_a_saved_state_is_restored_unchanged(tmp_path: Path) -> None:
         joined=True,
         expires=1.5,
         idle_since=2.0,
-        leaving=Leaving("idle", "why", 3.0),
+        leaving=Departure("idle", "why", 3.0),
         failures_reset=4.0,
     )
     write_memory(tmp_path / "new" / "agent.json", full)
@@ -378,14 +378,14 @@ def test_a_missing_fence_is_restored_and_reported(
     for node.time in (1, 9, 10, 11):
         agent.step()
     assert node.fence == "stands"
-    assert caplog.text.count("the fence is raised again") == 1
+    assert caplog.text.count("the routing rule against this was added again") == 1
     assert node.condor.draining is None
 
 
 def test_a_node_whose_fence_cannot_be_raised_drains_and_says_why(node: Node) -> None:
     agent = node.agent()
     agent.step()
-    node.fence, node.time = "jobs can't be kept from the instance's metadata: no ip", 10
+    node.fence, node.time = "jobs could reach the instance's metadata: no ip", 10
     agent.step()
     assert node.condor.draining == node.fence
     node.fence, node.time = "stands", 20

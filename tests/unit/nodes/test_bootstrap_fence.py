@@ -87,7 +87,7 @@ def test_a_fence_that_was_removed_is_raised_again() -> None:
 NO_FENCE = {
     "there is no program ip": "",
     "Operation not supported": "echo RTNETLINK answers: Operation not supported >&2; exit 2",
-    "the routing rule exists, but has no effect": "exit 0",
+    "the routing rule against this exists, but has no effect": "exit 0",
 }
 
 
@@ -99,7 +99,7 @@ def test_a_fence_that_cannot_be_raised_is_an_error_with_its_reason(
     if program:
         bench.program("ip", program)
     monkeypatch.setenv("PATH", bench.bare_path())
-    with pytest.raises(StepError, match=f"jobs can't be kept from the .* metadata: .*{why}"):
+    with pytest.raises(StepError, match=f"jobs could reach the .* metadata: .*{why}"):
         metadata_fence.raise_fence(Host(bench.root))
 
 

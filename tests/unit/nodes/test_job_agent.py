@@ -191,7 +191,7 @@ def test_the_agent_refuses_to_run_outside_a_job(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-S", "agent.pyz", "--", "touch", "trained"]
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "must run in an HTCondor job: $_CONDOR_CHIRP_CONFIG is not set" in done.stderr
+    assert "the agent can't use chirp: $_CONDOR_CHIRP_CONFIG is not set" in done.stderr
     assert not (tmp_path / "trained").exists()
 
 
@@ -315,7 +315,7 @@ def test_a_result_on_its_way_is_reported_before_the_agent_leaves(point: AccessPo
         point.wait_for((point.words / "reports.jsonl").exists)
         point.server.is_away = True
         (folder / "go").touch()
-        assert "retrying until it succeeds" in error_of(agent)
+        assert "is repeated until it succeeds" in error_of(agent)
         agent.send_signal(signal.SIGTERM)
         point.server.is_away = False
         assert agent.wait(60) == 85
@@ -340,12 +340,12 @@ def test_an_unreachable_access_point_is_waited_for(point: AccessPoint) -> None:
     point.answers = [train("A.t2", last=True)]
     point.server.is_away = True
     with point.start("sh", "-c", "while [ ! -e go ]; do sleep 0.01; done") as agent:
-        assert "retrying until it succeeds" in error_of(agent)
+        assert "is repeated until it succeeds" in error_of(agent)
         point.server.is_away = False
         point.wait_for((point.sandbox / "trials/A.t1").exists)
         point.server.is_away = True
         (point.sandbox / "trials/A.t1/go").touch()
-        assert "retrying until it succeeds" in error_of(agent)
+        assert "is repeated until it succeeds" in error_of(agent)
         point.server.is_away = False
         point.wait_for((point.sandbox / "trials/A.t2").exists)
         (point.sandbox / "trials/A.t2/go").touch()
@@ -365,7 +365,7 @@ def test_a_job_whose_files_htcondor_removes_reports_no_end(
         point.wait_for((point.words / "reports.jsonl").exists)
         point.server.is_away = True
         (folder / "go").touch()
-        assert "retrying until it succeeds" in error_of(agent)
+        assert "is repeated until it succeeds" in error_of(agent)
         gone = point.sandbox / removed
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
         point.server.is_away = False
@@ -503,7 +503,7 @@ def test_a_request_without_an_answer_is_an_error(
 ) -> None:
     monkeypatch.setattr(messages, "PATIENCE", 0.05)
     with closing(Chirp(*point.server.address)) as chirp:
-        asking = messages.Words(chirp, Naps())  # type: ignore[arg-type]
+        asking = messages.Messages(chirp, Naps())  # type: ignore[arg-type]
         with pytest.raises(messages.UnansweredError):
             asking.ask("ask", lambda: True)
 

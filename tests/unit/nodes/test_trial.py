@@ -467,7 +467,7 @@ def test_complete_fails_until_all_models_are_measured(sandbox: Path) -> None:
     t = trial.start()
     assert t.models == {"champion": sandbox / "old", "challenger": sandbox / "new"}
     t.evaluated("champion", loss=0.5, odd=math.nan)
-    with pytest.raises(ValueError, match=r"evaluated\(\) was not called for: challenger"):
+    with pytest.raises(ValueError, match=r"before complete\(\); .* missing: challenger"):
         t.complete()
     t.evaluated("challenger", iter([0.25]), loss=0.25)
     with pytest.raises(SystemExit) as left:

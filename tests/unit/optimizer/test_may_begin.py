@@ -55,8 +55,8 @@ REASONS: list[tuple[dict[str, Any], Refused]] = [
     (
         {"budgets": lambda: [BUDGET, BUDGET._replace(spent=2.1)]},
         Refused(
-            "budget.usd of 4 USD is used up: 2.1 USD are spent, 1 reserved for running jobs and "
-            "for full trainings to come, a trial costs about 1"
+            "budget.usd of 4 USD is used up: 2.1 USD are spent, 1 are reserved for running jobs "
+            "and for full trainings to come, one more trial costs about 1"
         ),
     ),
 ]

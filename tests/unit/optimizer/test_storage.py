@@ -33,7 +33,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in 
 def test_a_study_of_another_direction_is_refused() -> None:
     storage = in_memory()
     storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE], NAME)
-    with pytest.raises(TrialfleetError, match="direction is maximize, not minimize"):
+    with pytest.raises(TrialfleetError, match=r"maximize, but objective\.direction is minimize"):
         make(storage)
 
 
@@ -113,8 +113,8 @@ def test_a_reader_suspended_during_a_read_does_not_block_the_writer(
 @pytest.mark.parametrize(
     ("url", "error", "message"),
     [
-        ("study.db", InputError, "storage: is not the URL of a database"),
-        ("nosuch://x", InputError, "nosuch://x is not a storage URL"),
+        ("study.db", InputError, "storage: must be the URL of a database"),
+        ("nosuch://x", InputError, "storage: nosuch:// is not supported"),
         ("sqlite:////nosuch/folder/x.db", OptimizerError, "/nosuch/folder/x.db can't be used"),
         (
             "postgresql+psycopg://me:geheim@127.0.0.1:1/db",

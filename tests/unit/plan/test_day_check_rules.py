@@ -141,7 +141,7 @@ NO_SIGNAL = replace(DAY, labels=LabelScore(0.09, 0.1))
 
 def test_labels_are_checked_without_past_days_only_if_there_are_many_rows() -> None:
     assert "no better than shuffled" in found(NO_SIGNAL, PAST)["labels"]
-    words = "score of 0.09, and shuffled labels with a score of up to 0.1"
+    words = "score 0.09; shuffled: up to 0.1"
     assert words in found(NO_SIGNAL, [])["labels"]
     assert found(replace(NO_SIGNAL, rows=999), []) == {}
     assert found(NO_SIGNAL, [NO_SIGNAL]) == {}, "so it was before"

@@ -194,9 +194,9 @@ def test_a_damaged_profile_of_a_past_day_is_ignored(place: Path) -> None:
 
 def test_shuffled_labels_fail_a_first_day(place: Path) -> None:
     shuffled = frame(0, 1000).with_columns(churned=frame(1, 1000)["churned"])
-    with pytest.raises(InputError, match="labels: they are no better than shuffled") as caught:
+    with pytest.raises(InputError, match=r"labels: .* no better than shuffled labels") as caught:
         planned(place, 0, shuffled, checks={"labels": "fail"})
-    assert "columns predict 'churned' with a score of" in str(caught.value)
+    assert "columns predict 'churned' no better than" in str(caught.value)
     planned(place, 1, frame(1), checks={"labels": "fail"})
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from tests.conftest import MakeRun
 from trialfleet.infra.fleet.scaling.suitable_types import SuitableTypes
-from trialfleet.infra.pool.machines import Room
+from trialfleet.infra.pool.machines import Resources
 from trialfleet.workflows.control.plan.accelerator_and_python import PoolFacts, settle
 from trialfleet.workflows.control.plan.pool_check import PoolCheck
 from trialfleet.workflows.rules.slot_matching import Prospects, prospects, split_clauses
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.why.slot_sources import _draining
 
 GB = 1024  # MiB
 
@@ -50,6 +51,17 @@ def slot(**more: Any) -> classad2.ClassAd:
     ad = classad2.ClassAd({**has, **more})
     ad["Requirements"] = classad2.ExprTree("Start && TARGET.RequestMemory <= MY.Memory")
     return ad
+
+
+def draining(machine: str, reason: str, **more: Any) -> classad2.ClassAd:
+    return slot(Machine=machine, Name=machine, Draining=True, DrainReason=reason, **more)
+
+
+def test_the_reason_of_a_drain_is_that_of_a_slot_that_fits() -> None:
+    small = draining("a", "too small", Memory=GB)
+    assert _draining(job(), [small, draining("b", "a new disk"), slot(Memory=GB)]) == "a new disk"
+    assert _draining(job(), [draining("b", "a new disk"), slot()]) == ""
+    assert _draining(job(), [small]) == ""
 
 
 def test_a_job_that_every_slot_can_run_lacks_nothing() -> None:
@@ -162,8 +174,8 @@ def test_an_expression_is_split_only_at_ands_of_its_top_level(
 
 NO_SLOT = Prospects(slots=1, fit=0, willing=0, concurrency=0, lacking=("gpus: …",), has_fleet=False)
 SLOT = replace(NO_SLOT, fit=1, willing=1, concurrency=1, lacking=())
-NEED = Room(gpus=1, cpus=1, memory_mb=2 * GB)
-LARGE, SMALL = ({"g5.xlarge": Room(gpus=1, cpus=4, memory_mb=mb)} for mb in (15_000, 1_000))
+NEED = Resources(gpus=1, cpus=1, memory_mb=2 * GB)
+LARGE, SMALL = ({"g5.xlarge": Resources(gpus=1, cpus=4, memory_mb=mb)} for mb in (15_000, 1_000))
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_a_plan_that_breaks_off_leaves_nothing(
 
 def test_a_run_id_whose_model_is_published_already_is_refused(place: Path) -> None:
     (place / "models" / "demo" / "A" / "r1").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"^run id 'r1': .* exists already"):
+    with pytest.raises(InputError, match=r"^run id 'r1': a model .* is already in"):
         write_plan(make_study(place), run="r1", out=place / "run")
 
 

@@ -333,19 +333,19 @@ def test_problems_of_all_regions_are_reported_at_once_and_no_run_remains(place: 
     [
         (
             {"target": None},
-            "no column to predict is named: write target: COLUMN; the columns are 'cus",
+            "no column to predict is named: write `target: COLUMN`; the columns are 'cus",
         ),
         ({"data": ["data/north.csv", "data/south.csv"]}, "one file per region, but `data` names 2"),
-        ({"data": []}, "data: region 'north', region 'south': trainer: tabular reads one file per"),
-        ({"data": "data"}, "trainer: tabular reads .csv, .tsv, .csv.gz, .parquet, and the .npz"),
-        ({"data": "folder.csv"}, "is not a file; trainer: tabular reads one file per region"),
+        ({"data": []}, "data: region 'north', region 'south': `trainer: tabular` reads one file"),
+        ({"data": "data"}, "must be a .csv, .tsv, .csv.gz or .parquet file, or an .npz file"),
+        ({"data": "folder.csv"}, "is not a file; `trainer: tabular` reads one file per region"),
         (
             {"data": "data/{region}.npz"},
             "data: data/north.npz, data/south.npz: is not a table that",
         ),
         (
             {"data": "real.npz", "target": "z"},
-            "target: is 'z', but this .npz was written with the target 'y'",
+            "target: 'z' differs from the target in the .npz file, 'y'",
         ),
         (
             {"data": "real.npz", "target": None, "table": {}},

@@ -119,7 +119,7 @@ def test_a_write_that_fails_leaves_the_previous_file_and_nothing_else(
         ({"split": [1, 1, 1, 1, 2]}, "no training rows"),
         ({"split": [0, 0, 0, 1, 1]}, "no test rows"),
         ({"split": [0, 1, 0, 1, 2]}, "'late' has only one class in the training rows"),
-        ({"categorical": []}, "'carrier' holds .*, not numbers; is it categorical"),
+        ({"categorical": []}, "'carrier' has values of .* if they are categories, name it in"),
         (
             {"target": "miles", "task": "regression", "categorical": ["late", "carrier"]},
             "the target 'miles' has missing values",

@@ -274,7 +274,7 @@ def test_all_missing_columns_are_reported_with_suggestions() -> None:
     assert lines[1] == f"table.split: there is no column 'when'; {known}"
     assert "'y' is the target" in lines[2]
     assert "target: there is no column 'Y'" in problem_of({**TARGET, **FEATURE}, "Y")
-    assert "write target: COLUMN; the columns are 'y', 'n'" in problem_of(
+    assert "write `target: COLUMN`; the columns are 'y', 'n'" in problem_of(
         {**TARGET, **FEATURE}, None
     )
     assert "no column is left from which to predict 'y'. 'c': it is the same" in problem_of(
@@ -424,8 +424,8 @@ def test_a_split_by_time_trains_on_the_oldest_and_parts_no_moment() -> None:
 def test_a_split_by_numbers_that_begin_with_the_day_is_refused(kind: type) -> None:
     days = [dt.date(2026, 1, 10) + dt.timedelta(31 * (i // 4)) for i in range(ROWS)]
     columns = {**TARGET, **FEATURE, "day": [kind(f"{day:%d%m%Y}") for day in days]}
-    said = "10012026, which are not in the order of time if sorted as numbers: "
-    offered = 'write YYYY-MM-DD, or say their form: table: {columns: {day: "%d%m%Y"}}'
+    said = "10012026, whose order as numbers differs from the order in time: "
+    offered = 'write them as YYYY-MM-DD, or give their format: table: {columns: {day: "%d%m%Y"}}'
     assert said + offered in problem_of(columns, split={"time": "day"})
     found = built(columns, split={"time": "day"}, columns={"day": "%d%m%Y"})[1]
     assert found.begins["test"] == "2026-09-15 00:00:00"

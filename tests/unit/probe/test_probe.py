@@ -115,13 +115,13 @@ SICK = {
     "could not be replaced by spare memory": {"repair_failed": True},
     "requires a reset": {"reset_required": True},
     "hardware: hw_slowdown": {"slowdowns": ("hw_slowdown",)},
-    "launch is slow (2300 us until it is done, over 500)": {"launch_microseconds": 2300.0},
-    "launch is slow (900 per second, under 10000)": {"launch_rate": 900.0},
-    "memory is slow (a copy moves 290 GB/s, under 300, 50% of the data": {"bandwidth": 290.0},
-    "the host sends 1.0 GB/s, under 6.3, 20% of what PCIe 4 x16 can": {"host_bandwidth": 1.0},
+    "(2300 us until it is done instead of at most 500)": {"launch_microseconds": 2300.0},
+    "launch is slow (900 per second instead of at least 10000)": {"launch_rate": 900.0},
+    "(a copy moves 290 GB/s instead of at least 300, which is 50% of the": {"bandwidth": 290.0},
+    "host sends 1.0 GB/s instead of at least 6.3, which is 20% of what": {"host_bandwidth": 1.0},
     "product is wrong by 0.5": {"matmul_error": 0.5},
     "Xid 79 in the kernel's log": {"xids": (31, 79, 79)},
-    "hung when about to measure": {"problem": "hung when about to measure bandwidth"},
+    "the measurement hung": {"problem": "the measurement hung in the step 'measure bandwidth'"},
 }
 
 
@@ -156,9 +156,9 @@ def test_errors_of_the_hardware_count_and_errors_of_programs_do_not() -> None:
 
 
 TRAPPED = (
-    r"GPU 0: each small launch is slow \({rate} per second, under 10000\) and its memory is not "
-    r"\({bandwidth} GB/s\): a hypervisor that traps the PCI configuration space looks like this "
-    r"\(CheckPCIConfigSpace is 1\)"
+    r"GPU 0: each small launch is slow \({rate} per second instead of at least 10000\) "
+    r"although the memory is fast \({bandwidth} GB/s\): perhaps a hypervisor traps the PCI "
+    r"configuration space \(CheckPCIConfigSpace is 1\)"
 )
 KINDS = {
     "2014-m2050-npp-check-1": TRAPPED.format(rate=1242, bandwidth=148),
@@ -169,12 +169,12 @@ KINDS = {
     "2014-k520-own-check-1": "",
     "2014-m2050-own-check-0": "",
     "2014-k520-own-check-0": "",
-    "slow-memory-of-data-sheet": r"GPU 0: its memory is slow \(a copy moves 150 GB/s, under 300, "
-    r"50% of the data sheet's 600\) and launches are not",
-    "slow-memory-among-its-like": r"GPU 0: its memory is slow \(a copy moves 165 GB/s, under 178, "
-    r"70% of the pool's median 255\) and launches are not",
-    "slow-launches-and-memory": r"GPU 0: each small launch is slow \(428 per second, .*\); "
-    r"GPU 0: its memory is slow \(a copy moves 60 GB/s, [^)]*\)",
+    "slow-memory-of-data-sheet": r"GPU 0: the memory is slow \(a copy moves 150 GB/s instead of "
+    r"at least 300, which is 50% of the data sheet's 600\) although launches are fast",
+    "slow-memory-among-its-like": r"GPU 0: the memory is slow \(a copy moves 165 GB/s instead of "
+    r"at least 178, which is 70% of the pool's median 255\) although launches are fast",
+    "slow-launches-and-memory": r"GPU 0: each small launch is slow \(428 per second .*\); "
+    r"GPU 0: the memory is slow \(a copy moves 60 GB/s [^)]*\)",
 }
 
 
@@ -201,7 +201,8 @@ def test_the_launch_rates_of_2014_match_the_recorded_times() -> None:
 
 def test_slow_launches_have_no_stated_cause_if_memory_is_unknown() -> None:
     health = verdict(one_gpu(launch_rate=900.0, bandwidth=None))
-    assert health.reason == "GPU 0: each small launch is slow (900 per second, under 10000)"
+    slow = "each small launch is slow (900 per second instead of at least 10000)"
+    assert health.reason == f"GPU 0: {slow}"
 
 
 def test_a_gpu_is_compared_only_with_three_or_more_of_its_model() -> None:

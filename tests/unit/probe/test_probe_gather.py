@@ -129,9 +129,14 @@ ENDS: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
         "",
         "no time left to start CUDA",
     ),
-    "broken import": ([{"doing": "import torch"}], "1/0", "died when about to import torch", ""),
-    "hangs": ([FOUND, BRIEFLY], HANG, "hung when about to measure bandwidth", ""),
-    "dies": ([{"doing": "start CUDA"}], "1/0", "died when about to start CUDA", ""),
+    "broken import": (
+        [{"doing": "import torch"}],
+        "1/0",
+        "the measurement died in the step 'import torch'",
+        "",
+    ),
+    "hangs": ([FOUND, BRIEFLY], HANG, "the measurement hung in the step 'measure bandwidth'", ""),
+    "dies": ([{"doing": "start CUDA"}], "1/0", "the measurement died in the step 'start CUDA'", ""),
     "fails": ([{"problem": "lost"}, {"done": True}], "", "lost", ""),
 }
 
@@ -180,7 +185,7 @@ def test_a_gpu_that_hangs_does_not_affect_the_others(
     health = verdict(readings)
     assert health.healthy
     assert health.sick == (OTHER.id,)
-    assert health.reason == "GPU 1: hung when about to measure bandwidth"
+    assert health.reason == "GPU 1: the measurement hung in the step 'measure bandwidth'"
 
 
 BY_TURNS = """
@@ -233,7 +238,8 @@ def test_a_gpu_that_hangs_on_its_link_does_not_block_the_others(
 ) -> None:
     readings, _ = by_turns(tmp_path, monkeypatch, hangs=True)
     assert [gpu.host_bandwidth for gpu in readings.gpus[:3]] == [12.0] * 3
-    assert verdict(readings).reason == "GPU 3: hung when about to measure host_bandwidth"
+    hung = "the measurement hung in the step 'measure host_bandwidth'"
+    assert verdict(readings).reason == f"GPU 3: {hung}"
 
 
 def test_each_step_of_a_measurement_announces_its_time_limit(
@@ -425,8 +431,8 @@ def test_a_start_from_a_cold_disk_gets_a_generous_time_limit(
 @pytest.mark.parametrize(
     ("error", "problem", "note"),
     [
-        (ModuleNotFoundError("No module named 'torch'", name="torch"), "", "no torch: No module"),
-        (ModuleNotFoundError("No module named 'x'", name="x"), "no torch: No module named 'x'", ""),
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), "", "torch can't be imp"),
+        (ModuleNotFoundError("No module named 'x'", name="x"), "torch can't be imported: No", ""),
         (OSError("libcudart.so.13: no such file"), "torch can't be imported: OSError: libcud", ""),
     ],
     ids=["absent", "a part is absent", "broken"],

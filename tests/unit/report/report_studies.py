@@ -29,7 +29,7 @@ from trialfleet.workflows.views.report.report_numbers import (
     teacher_weights,
     trial_span,
 )
-from trialfleet.workflows.views.report.report_types import Head, RegionReport, Report
+from trialfleet.workflows.views.report.report_types import RegionReport, Report, RunSummary
 
 START = datetime(2026, 11, 20, 2, 0)  # Optuna's times have no zone
 SPACE: dict[str, Tunable] = {
@@ -206,7 +206,7 @@ def report_of(*regions: RegionFacts, **facts: Any) -> Report:
     ]
     apart = {key: known.pop(key) for key in ("active", "stops") if key in known}
     root = known.pop("root", Path("/runs/r"))
-    head = Head(**({"report_direction": known["direction"]} | known))
+    head = RunSummary(**({"report_direction": known["direction"]} | known))
     return build_report(head, with_best, root=root, **apart)
 
 

@@ -26,8 +26,8 @@ from tests.unit.report.report_studies import (
     tuned_trials,
 )
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
-from trialfleet.workflows.facts.jobs.executions import End
-from trialfleet.workflows.facts.jobs.job_log import Job, Stay
+from trialfleet.workflows.facts.jobs.executions import ExecutionEnd
+from trialfleet.workflows.facts.jobs.job_log import Job, PricedExecution
 from trialfleet.workflows.rules import states
 from trialfleet.workflows.views.report import chart_data as drawing
 from trialfleet.workflows.views.report.chart_data import (
@@ -251,8 +251,8 @@ def test_every_execution_is_drawn_and_those_that_were_lost_are_marked() -> None:
     trials = ran([trial(DEFAULTS, 0.5), trial(DEFAULTS, None, state=TrialState.RUNNING, at=1)])
     begin = trials[0].user_attrs["job"]["started"]
 
-    def stay(machine: str, began: float, ended: float, end: End) -> Stay:
-        return Stay(
+    def stay(machine: str, began: float, ended: float, end: ExecutionEnd) -> PricedExecution:
+        return PricedExecution(
             machine=machine,
             instance=None,
             began=begin + began,
@@ -262,14 +262,18 @@ def test_every_execution_is_drawn_and_those_that_were_lost_are_marked() -> None:
         )
 
     unfinished = {trials[1].user_attrs["node"]: states.TrialState.RUNNING}
-    cut = [stay("b", 0, 5, End.EVICTED), stay("a", 6, 9, End.FAILED), stay("b", 20, 30, End.DONE)]
+    cut = [
+        stay("b", 0, 5, ExecutionEnd.EVICTED),
+        stay("a", 6, 9, ExecutionEnd.FAILED),
+        stay("b", 20, 30, ExecutionEnd.DONE),
+    ]
     source = region_facts(
         "A",
         trials,
         unfinished=unfinished,
-        stays={0: cut, 1: [stay("a", 20, 25, End.RUNNING)]},
+        stays={0: cut, 1: [stay("a", 20, 25, ExecutionEnd.RUNNING)]},
         final_job=Job(started=begin + 40, attempts=2),
-        final_stays=[stay("a", 40, 50, End.FAILED), stay("a", 60, 70, End.DONE)],
+        final_stays=[stay("a", 40, 50, ExecutionEnd.FAILED), stay("a", 60, 70, ExecutionEnd.DONE)],
     )
     report = report_of(source)
     timeline = build_timeline(report)

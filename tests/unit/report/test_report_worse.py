@@ -17,7 +17,7 @@ from tests.unit.report.report_studies import (
 from trialfleet import Study
 from trialfleet.files import write_json
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
-from trialfleet.workflows.rules.gate_decision import Measured, decide, gate_rule
+from trialfleet.workflows.rules.gate_decision import Measurement, decide, gate_rule
 from trialfleet.workflows.status.earlier_model import find_better_previous
 
 PUBLISHED = "/models/s/A/r2"
@@ -107,8 +107,8 @@ def test_the_gates_measurements_count_more_than_the_models_own_metrics(tmp_path:
 
     def gate(old: float, new: float) -> Any:
         values = {
-            CHAMPION: Measured(metrics={"auc": old}),
-            CHALLENGER: Measured(metrics={"auc": new}),
+            CHAMPION: Measurement(metrics={"auc": old}),
+            CHALLENGER: Measurement(metrics={"auc": new}),
         }
         return decide(gate_rule(study), values, champion="r1", challenger="r").to_json()
 

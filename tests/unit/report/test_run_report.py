@@ -275,7 +275,7 @@ def test_the_error_names_a_damaged_attribute_that_the_report_needs(make_run: Mak
     damage(folder.database, "seed")
     assert read_report(folder).regions == before.regions
     damage(folder.database, "params")
-    with pytest.raises(OptimizerError, match="'params' in the storage is not valid JSON"):
+    with pytest.raises(OptimizerError, match="attribute 'params' is not valid JSON"):
         read_report(folder)
 
 

@@ -33,10 +33,10 @@ from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.spending import Spending
-from trialfleet.workflows.rules.gate_decision import Passed
+from trialfleet.workflows.rules.gate_decision import PassedModel
 from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.lost_work import Work
+from trialfleet.workflows.status.lost_work import WorkTime
 from trialfleet.workflows.status.status_types import RunStatus
 from trialfleet.workflows.study.loading import load_published, load_study
 from trialfleet.workflows.study.notify import Channel
@@ -119,7 +119,7 @@ def test_a_model_that_waits_for_approval_is_reported_at_once_with_its_command(sc
         published="/m/demo/A b/r1",
         awaits_approval="2026-11-22T03:10:41+00:00",
         not_latest="waits",
-        gate=Passed(why="loss 0.3, champion 0.4", is_worse=False),
+        gate=PassedModel(why="loss 0.3, champion 0.4", is_worse=False),
     )
     [event] = scene.events.poll()
     assert (event.kind, event.region, event.run) == ("awaits-approval", "A", "r1")
@@ -217,13 +217,13 @@ def test_a_trial_without_progress_is_reported_immediately_once_per_reason(
 
 
 def test_lost_work_above_a_third_is_reported(scene: Scene) -> None:
-    scene.set(work=Work.from_parts([(200.0, 0.0), (100.0, 100.0)]))
+    scene.set(work=WorkTime.from_parts([(200.0, 0.0), (100.0, 100.0)]))
     assert scene.kinds() == []
-    scene.set(work=Work.from_parts([(200.0, 1.0), (100.0, 100.0)]))
+    scene.set(work=WorkTime.from_parts([(200.0, 1.0), (100.0, 100.0)]))
     [event] = scene.events.poll()
     assert event.kind == "attention"
     assert event.title == "demo r1: 34% of all work was lost: 2 of 5 min"
-    scene.set(work=Work.from_parts([(20.0, 20.0)]))
+    scene.set(work=WorkTime.from_parts([(20.0, 20.0)]))
     assert scene.kinds() == []  # too little to report
 
 

@@ -125,7 +125,7 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     broken: list[str] = []
 
     def named(machine: str) -> Machine:
-        note = "3 jobs failed here within 60 s: 7.0 exit code 1" if machine in broken else ""
+        note = "3 jobs failed here within 60 s: 7.0 (exit code 1)" if machine in broken else ""
         return parse_machines([{"Name": f"slot1@{machine}", "TrialfleetNote": note}])[0]
 
     monkeypatch.setattr(blame_and_retries, "machines", lambda _: {"eater", "other"})

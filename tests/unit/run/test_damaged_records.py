@@ -132,7 +132,7 @@ def test_wrong_types_in_a_record_cause_no_traceback(ended: Run, record: str) -> 
         (
             "best/result.json",
             '{"metrics": "low"}',
-            "is damaged: result.json is not a result: {",
+            "is damaged: result.json has the wrong form: {",
         ),
         ("published.json", "", "is damaged: it is empty"),
         ("published.json", "[1]", "is damaged: it is not a JSON object"),

@@ -12,8 +12,8 @@ from trialfleet.classads import JobStatus
 from trialfleet.errors import InputError
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import Mode, TrialFiles
 from trialfleet.workflows.control.run import trainer_check
-from trialfleet.workflows.control.run.trainer_check import Checked, check_metrics, first_order
-from trialfleet.workflows.control.run.trainer_check_job import Watched, wait_reason
+from trialfleet.workflows.control.run.trainer_check import CheckResult, check_metrics, first_order
+from trialfleet.workflows.control.run.trainer_check_job import CheckJobEnd, wait_reason
 from trialfleet.workflows.control.scripts.script_requests import ScriptRequests
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
@@ -81,7 +81,7 @@ def test_a_metric_that_only_the_gates_job_may_report_is_a_warning(make_run: Make
         in warning
     )
     assert "rejects every new model" in warning
-    checked = Checked(region="A", metrics=TOLD, warning=warning)
+    checked = CheckResult(region="A", metrics=TOLD, warning=warning)
     assert str(checked).endswith(f"\nbut {warning}")
     known = make_run(run="r2", gate={"metric": "test_loss"}, report_metric="test_loss").study
     assert check_metrics(known, TOLD) == ""
@@ -103,27 +103,27 @@ def test_a_metric_that_only_the_gates_job_may_report_is_a_warning(make_run: Make
 def test_each_mode_that_was_tried_is_shown(
     modes: tuple[Mode, ...], unseen: Mode | None, lines: list[str]
 ) -> None:
-    checked = Checked(region="A", metrics={"loss": 0.5}, modes=modes, unseen=unseen)
+    checked = CheckResult(region="A", metrics={"loss": 0.5}, modes=modes, unseen=unseen)
     assert str(checked).splitlines() == ["A with its default settings: loss 0.5", *lines]
 
 
 def test_regions_that_were_not_tried_are_mentioned() -> None:
     note = "only A of 4 regions was tried; to try another: --check-region REGION"
-    assert str(Checked(region="A", metrics={"loss": 0.5}, regions=4)).endswith(f"0.5\n{note}")
-    assert str(Checked(region="A", metrics=None, regions=4)).endswith(f"60 s\n{note}")
-    assert "alone" not in str(Checked(region="A", metrics=None))
+    assert str(CheckResult(region="A", metrics={"loss": 0.5}, regions=4)).endswith(f"0.5\n{note}")
+    assert str(CheckResult(region="A", metrics=None, regions=4)).endswith(f"60 s\n{note}")
+    assert "alone" not in str(CheckResult(region="A", metrics=None))
 
 
 def test_each_line_of_progress_names_the_mode(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_job(*arguments: Any) -> Watched:
+    def run_job(*arguments: Any) -> CheckJobEnd:
         arguments[-1]("runs on slot1@here")
         place: TrialFolder = arguments[1]
         place.result.write_text(json.dumps({"status": "complete", "metrics": {"loss": 0.5}}))
         place.model.mkdir(exist_ok=True)
         (place.model / "weights").write_text("w")
-        return Watched(code=0)
+        return CheckJobEnd(code=0)
 
     monkeypatch.setattr(trainer_check, "connect", dict)
     monkeypatch.setattr(trainer_check, "use", lambda _: None)

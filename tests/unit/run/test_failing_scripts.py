@@ -192,7 +192,7 @@ def test_a_report_that_cant_be_written_is_a_trouble(
     folder.report_page.mkdir()
     with pytest.raises(OSError, match=r"report\.html"):
         report_program.main()
-    assert any("report of report fails: " in trouble for trouble in troubles(folder))
+    assert any("report fails: " in trouble for trouble in troubles(folder))
     folder.report_page.rmdir()
     with pytest.raises(SystemExit):
         report_program.main()

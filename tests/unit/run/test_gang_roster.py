@@ -19,8 +19,8 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     STARTING_SECONDS,
     Job,
     LeftOutAgent,
+    RankAgent,
     Roster,
-    Seat,
     Size,
     finished_roster,
     next_trial_roster,
@@ -66,8 +66,8 @@ def job(said: Member | int, **more: object) -> Job:
     return replace(own, **more)  # type: ignore[arg-type]
 
 
-def seats(*procs: int) -> tuple[Seat, ...]:
-    return tuple(Seat(proc, f"t{proc}", "h", 10 + proc) for proc in procs)
+def seats(*procs: int) -> tuple[RankAgent, ...]:
+    return tuple(RankAgent(proc, f"t{proc}", "h", 10 + proc) for proc in procs)
 
 
 def formed(**more: object) -> Roster:

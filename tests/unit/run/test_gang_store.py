@@ -103,7 +103,7 @@ def test_a_checkpoint_put_to_one_signed_address_is_read_from_another(
     assert (tmp_path / "back").read_bytes() == content
     with pytest.raises(StoreError, match=r"3000000 bytes\) differs from .*7 bytes"):
         on_node.download(Pointer(7, "x"), links.get[name], tmp_path / "back", lambda: None)
-    with pytest.raises(StoreError, match="has not written a URL"):
+    with pytest.raises(StoreError, match="has not yet written this package's URL"):
         on_node.download(pointer, None, tmp_path / "back", lambda: None)
     store.remove(place, {name})
     store.close()

@@ -88,6 +88,18 @@ def test_no_reader_waits_for_an_obstacle_in_place_of_a_file(
     assert isinstance(read_outcome(place, 1, "auc", {}), Failed)
 
 
+@pytest.mark.parametrize("content", ["[]", '"x"', "[" * 50_000, '{"a":' * 50_000])
+def test_no_reader_fails_because_of_json_of_another_kind(place: TrialFolder, content: str) -> None:
+    for file in (place.result, place.stop, place.progress, place.roster, place.order, place.said):
+        file.write_text(content)
+    assert isinstance(read_outcome(place, 0, "auc", {}), Failed)
+    assert read_stop(place) is None
+    assert (read_order(place), read_last_message(place)) == (None, None)
+    assert read_reports(place.progress, "auc") == {}
+    assert last_report(place.progress, "auc") is None
+    assert read_roster(place) is None
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"members": [["x", "a", "h", 1]]}, {"generation": "3"}, {"apart": 5}, {"since": None}],
@@ -242,10 +254,10 @@ def test_the_error_names_the_limit_that_a_package_exceeds(
         words: str = json.loads(place.result.read_text())["error"]
         return words.removeprefix("its result can't be used: ")
 
-    assert error(1199) == "its files have more than 1,199 bytes"
+    assert error(1199) == "the files have more than 1,199 bytes in total"
     monkeypatch.setattr(pack_and_unpack, "MOST_MEMBERS", 3)
     assert error(1200) == (
-        "it has more than 3 files and folders; put them into fewer files, such as an archive"
+        "there are more than 3 files and folders; put them into fewer files, such as an archive"
     )
 
 

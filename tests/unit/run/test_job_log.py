@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.facts.jobs.executions import End, read_events
+from trialfleet.workflows.facts.jobs.executions import ExecutionEnd, read_events
 from trialfleet.workflows.facts.jobs.job_log import (
     is_executing,
     read_executions,
@@ -180,11 +180,11 @@ def test_a_new_execution_ends_the_previous_one_whose_shadow_was_killed(
     parts = [executing("09:00:02"), uses("09:00:12", 64), executing("09:00:20", "slot1_1@b")]
     place = write(tmp_path, SUBMITTED.format(job=6), *parts, TERMINATED.format(at="09:00:30"))
     first, second = read_starts(place)
-    assert (first.is_over, first.end) == (True, End.EVICTED)
+    assert (first.is_over, first.end) == (True, ExecutionEnd.EVICTED)
     assert first.began < first.ended <= second.began
     assert first.seconds == 10, "by its last sign of life, not by the transfer for the second"
     assert "shadow" in first.reason
-    assert (second.end, second.machine) == (End.DONE, "b")
+    assert (second.end, second.machine) == (ExecutionEnd.DONE, "b")
     assert not is_executing(place)
 
 

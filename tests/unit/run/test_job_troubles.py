@@ -202,8 +202,8 @@ def test_evictions_of_a_gangs_rank_do_not_fail_its_attempt(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("status", "seconds", "words"),
     [
-        (3, 601, "removed and still in the queue for 10 min"),
-        (4, 121, "completed and still in the queue for 2 min"),
+        (3, 601, "removed but has stayed in the queue for 10 min"),
+        (4, 121, "completed but has stayed in the queue for 2 min"),
         (6, 701, "sending its output for 12 min on a"),
         (7, 601, "suspended for 10 min on a"),
         (9, 701, "waiting for the files that it shares with other jobs for 12 min"),

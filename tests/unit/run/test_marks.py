@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.run.test_job_log import EVICTED, SUBMITTED, executing, unix
 from trialfleet import untrusted_files
-from trialfleet.workflows.facts.jobs.agent_messages import Ended
+from trialfleet.workflows.facts.jobs.agent_messages import ReportedEnd
 from trialfleet.workflows.facts.jobs.executions import event_time, parse_mark, read_events
 from trialfleet.workflows.facts.jobs.trial_marks import Mark, MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -33,14 +33,14 @@ def marks(place: TrialFolder) -> list[tuple[float, Mark]]:
 
 
 def end(place: TrialFolder, code: int = 0, cpu: float | None = None) -> None:
-    ended = Ended.from_json({"code": code, "cpu_seconds": cpu})
+    ended = ReportedEnd.from_json({"code": code, "cpu_seconds": cpu})
     note(place, "6.0", WHEN + 2, MarkKind.ENDS, ended)
 
 
 def test_a_mark_is_an_event_that_htcondor_reads(place: TrialFolder) -> None:
     note(place, "6.0", WHEN, MarkKind.BEGINS)
     note(place, "6.0", WHEN + 1, MarkKind.SAVED)
-    ended = Ended(code=-9, cpu_seconds=1.23456, memory_mb=230.96, over=None)
+    ended = ReportedEnd(code=-9, cpu_seconds=1.23456, memory_mb=230.96, over=None)
     note(place, "6.0", WHEN + 2, MarkKind.ENDS, ended)
     assert marks(place) == [
         (WHEN, Mark(trial="A.l1.t01", kind=MarkKind.BEGINS)),

@@ -47,8 +47,8 @@ def test_a_result_with_the_objective_completes(folder: TrialFolder) -> None:
     [
         ("", "without writing", False),
         ("{", "not JSON", True),
-        ("[]", "not a result", True),
-        ('{"status": "complete", "metrics": []}', "not a result", True),
+        ("[]", "has the wrong form", True),
+        ('{"status": "complete", "metrics": []}', "has the wrong form", True),
         ('{"status": "complete", "metrics": {}}', "it has: none", True),
         ('{"status": "complete", "metrics": {"loss": 1}}', "it has: loss", True),
         ('{"status": "complete", "metrics": {"auc": NaN}}', "auc is nan", True),
@@ -220,7 +220,7 @@ STARTED_WITHOUT_PROGRESS = """\
         ),
         (
             "The job attribute PeriodicRemove expression '...' evaluated to TRUE",
-            "evicted too often: 1 times, each within moments",
+            "evicted too often: 1 time(s), soon after each start",
         ),
     ],
 )

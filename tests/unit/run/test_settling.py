@@ -12,11 +12,18 @@ import pytest
 from tests.unit.run.test_job_log import SUBMITTED, TERMINATED, executing, of
 from trialfleet.optimizer.region_types import Complete
 from trialfleet.workflows.facts.jobs.gang_records import gang_progress, ranks_and_generation
-from trialfleet.workflows.facts.jobs.gang_roster import DONE, FORM, RUN, LeftOutAgent, Roster, Seat
+from trialfleet.workflows.facts.jobs.gang_roster import (
+    DONE,
+    FORM,
+    RUN,
+    LeftOutAgent,
+    RankAgent,
+    Roster,
+)
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, read_outcome, settle_attempt
 
-SEATS = (Seat(0, "a", "h", 1), Seat(2, "b", "h", 2))
+SEATS = (RankAgent(0, "a", "h", 1), RankAgent(2, "b", "h", 2))
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.job_logs import JobLog
 from trialfleet import untrusted_files
 from trialfleet.workflows.facts.jobs.execution_notes import noted_parts, noted_whole
-from trialfleet.workflows.facts.jobs.executions import End
+from trialfleet.workflows.facts.jobs.executions import ExecutionEnd
 from trialfleet.workflows.facts.jobs.job_log import (
-    Stay,
+    PricedExecution,
     is_executing,
     read_between_trials,
     read_executions,
@@ -52,15 +52,15 @@ class Lane:
     def ends(self, second: float, number: int, code: int = 0) -> None:
         self.log.marks(second, f"A.l1.t{number:02} ends code={code} cpu=4.5 memory=231.0")
 
-    def spans(self, number: int) -> list[tuple[float, float, End]]:
+    def spans(self, number: int) -> list[tuple[float, float, ExecutionEnd]]:
         """Return the parts of a trial, from and to."""
         return [self.span(stay) for stay in read_stays(self.trial(number))]
 
-    def between(self) -> list[tuple[float, float, End]]:
+    def between(self) -> list[tuple[float, float, ExecutionEnd]]:
         """Return the job's own time."""
         return [self.span(stay) for stay in read_between_trials(self.root / "log")]
 
-    def span(self, stay: Stay) -> tuple[float, float, End]:
+    def span(self, stay: PricedExecution) -> tuple[float, float, ExecutionEnd]:
         """Return a stay as seconds of the log."""
         zero = self.log.at(0)
         return round(stay.began - zero, 3), round(stay.ended - zero, 3), stay.end
@@ -81,10 +81,14 @@ def test_a_jobs_time_is_divided_among_its_trials_and_itself(lane: Lane) -> None:
     lane.begins(21, 2)
     lane.ends(31, 2, code=-9)
     lane.log.terminated(33)
-    assert lane.spans(1) == [(12, 20, End.DONE)]
-    assert lane.spans(2) == [(21, 31, End.FAILED)]
+    assert lane.spans(1) == [(12, 20, ExecutionEnd.DONE)]
+    assert lane.spans(2) == [(21, 31, ExecutionEnd.FAILED)]
     assert lane.spans(3) == []
-    assert lane.between() == [(10, 12, End.DONE), (20, 21, End.DONE), (31, 33, End.DONE)]
+    assert lane.between() == [
+        (10, 12, ExecutionEnd.DONE),
+        (20, 21, ExecutionEnd.DONE),
+        (31, 33, ExecutionEnd.DONE),
+    ]
     stays = [stay for number in (1, 2) for stay in read_stays(lane.trial(number))]
     paid = [stay.usd or 0.0 for stay in [*stays, *read_between_trials(lane.root / "log")]]
     ((began, ended),) = read_executions(lane.root / "log")
@@ -125,7 +129,7 @@ def test_a_trial_without_marks_in_the_log_has_no_executions(lane: Lane) -> None:
     lane.log.terminated(20)
     assert read_job(lane.trial(1)) is None
     assert read_starts(lane.trial(1)) == []
-    assert lane.between() == [(10, 20, End.DONE)]
+    assert lane.between() == [(10, 20, ExecutionEnd.DONE)]
 
 
 def test_an_interrupted_trial_continues_in_the_next_execution(lane: Lane) -> None:
@@ -136,13 +140,13 @@ def test_an_interrupted_trial_continues_in_the_next_execution(lane: Lane) -> Non
     lane.begins(33, 1)
     lane.ends(40, 1)
     lane.log.terminated(40)
-    assert lane.spans(1) == [(12, 20, End.EVICTED), (33, 40, End.DONE)]
+    assert lane.spans(1) == [(12, 20, ExecutionEnd.EVICTED), (33, 40, ExecutionEnd.DONE)]
     first, second = read_stays(lane.trial(1))
     assert (first.lost_seconds, second.lost_seconds) == (2, 0)
     job = read_job(lane.trial(1))
     assert job is not None
     assert (job.attempts, job.machine, job.wall_seconds) == (1, "b", 15)
-    assert lane.between() == [(10, 12, End.DONE), (30, 33, End.DONE)]
+    assert lane.between() == [(10, 12, ExecutionEnd.DONE), (30, 33, ExecutionEnd.DONE)]
 
 
 def test_a_checkpoint_that_is_noted_after_the_eviction_counts(lane: Lane) -> None:
@@ -150,7 +154,7 @@ def test_a_checkpoint_that_is_noted_after_the_eviction_counts(lane: Lane) -> Non
     lane.log.evicted(20)
     lane.log.marks(21, "A.l1.t01 saved")
     (stay,) = read_stays(lane.trial(1))
-    assert (stay.end, stay.lost_seconds) == (End.EVICTED, 0)
+    assert (stay.end, stay.lost_seconds) == (ExecutionEnd.EVICTED, 0)
 
 
 def test_a_job_that_left_without_an_answer_has_lost_no_work(lane: Lane) -> None:
@@ -158,10 +162,10 @@ def test_a_job_that_left_without_an_answer_has_lost_no_work(lane: Lane) -> None:
     lane.begins(12, 1)
     lane.log.terminated(320, code=75)
     (stay,) = read_stays(lane.trial(1))
-    assert (stay.end, stay.lost_seconds) == (End.DONE, 0)
+    assert (stay.end, stay.lost_seconds) == (ExecutionEnd.DONE, 0)
     lane.ends(20, 1, code=1)
-    assert lane.spans(1) == [(12, 20, End.FAILED)]
-    assert lane.between()[-1] == (20, 320, End.DONE)
+    assert lane.spans(1) == [(12, 20, ExecutionEnd.FAILED)]
+    assert lane.between()[-1] == (20, 320, ExecutionEnd.DONE)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -171,27 +175,31 @@ def test_an_end_recorded_after_the_eviction_is_the_trials_end(lane: Lane, again:
     if again:  # the next agent reports it
         lane.log.executes(30)
     lane.ends(32, 1)
-    assert lane.spans(1) == [(12, 20, End.DONE)]
+    assert lane.spans(1) == [(12, 20, ExecutionEnd.DONE)]
 
 
 def test_attempts_in_one_job_are_counted(lane: Lane) -> None:
     for second in (12, 22, 32):
         lane.begins(second, 1)
         lane.ends(second + 5, 1, code=0 if second == 32 else 1)
-    assert [end for *_, end in lane.spans(1)] == [End.FAILED, End.FAILED, End.DONE]
+    assert [end for *_, end in lane.spans(1)] == [
+        ExecutionEnd.FAILED,
+        ExecutionEnd.FAILED,
+        ExecutionEnd.DONE,
+    ]
     job = read_job(lane.trial(1))
     assert job is not None
     assert (job.attempts, job.last_wall_seconds, job.wall_seconds) == (3, 5, 15)
     assert [start.began for start in read_starts(lane.trial(1))] == [lane.log.at(32)]
     failed_stays = read_stays(lane.trial(1), failed=True)
-    assert {stay.end for stay in failed_stays} == {End.FAILED}
+    assert {stay.end for stay in failed_stays} == {ExecutionEnd.FAILED}
 
 
 def test_an_unusable_result_is_a_failed_attempt(lane: Lane) -> None:
     for second in (12, 22):  # with exit code 0 and no usable result, the first time
         lane.begins(second, 1)
         lane.ends(second + 5, 1)
-    assert [end for *_, end in lane.spans(1)] == [End.FAILED, End.DONE]
+    assert [end for *_, end in lane.spans(1)] == [ExecutionEnd.FAILED, ExecutionEnd.DONE]
 
 
 def test_a_lane_that_continues_in_another_job_lost_nothing(lane: Lane) -> None:
@@ -208,8 +216,8 @@ def test_a_lane_that_continues_in_another_job_lost_nothing(lane: Lane) -> None:
         assert job is not None
         assert (job.attempts, job.lost_usd) == (1, 0)
     assert lane.between() == [
-        (10, 12, End.DONE), (20, 21, End.DONE), (30, 31, End.DONE), (40, 41, End.DONE)
-    ]  # fmt: skip
+        (begin, end, ExecutionEnd.DONE) for begin, end in ((10, 12), (20, 21), (30, 31), (40, 41))
+    ]
 
 
 def test_a_trial_whose_job_was_removed_is_tried_again(lane: Lane) -> None:
@@ -219,7 +227,7 @@ def test_a_trial_whose_job_was_removed_is_tried_again(lane: Lane) -> None:
     lane.log.executes(30)
     lane.begins(31, 1)
     lane.ends(40, 1)
-    assert lane.spans(1) == [(12, 20, End.FAILED), (31, 40, End.DONE)]
+    assert lane.spans(1) == [(12, 20, ExecutionEnd.FAILED), (31, 40, ExecutionEnd.DONE)]
     job = read_job(lane.trial(1))
     assert job is not None
     assert job.attempts == 2
@@ -228,16 +236,16 @@ def test_a_trial_whose_job_was_removed_is_tried_again(lane: Lane) -> None:
 def test_a_running_trial_lasts_until_now(lane: Lane) -> None:
     now = lane.log.at(100)
     (own,) = read_between_trials(lane.root / "log", now=now)
-    assert (own.end, own.seconds) == (End.RUNNING, 90)
+    assert (own.end, own.seconds) == (ExecutionEnd.RUNNING, 90)
     lane.begins(12, 1)
     (stay,) = read_stays(lane.trial(1), now=now)
-    assert (stay.end, stay.seconds) == (End.RUNNING, 88)
+    assert (stay.end, stay.seconds) == (ExecutionEnd.RUNNING, 88)
     (own,) = read_between_trials(lane.root / "log", now=now)
-    assert (own.end, own.seconds) == (End.DONE, 2)
+    assert (own.end, own.seconds) == (ExecutionEnd.DONE, 2)
     assert is_executing(lane.trial(1))
     lane.ends(20, 1)
     (stay,) = read_stays(lane.trial(1), now=now)
-    assert (stay.end, stay.seconds) == (End.DONE, 8)
+    assert (stay.end, stay.seconds) == (ExecutionEnd.DONE, 8)
     assert [each.seconds for each in read_between_trials(lane.root / "log", now=now)] == [2, 80]
     assert not is_executing(lane.trial(1))
 
@@ -269,10 +277,14 @@ def test_the_time_of_all_of_a_gangs_jobs_is_divided(gang: Lane) -> None:
     gang.ends(31, 2, code=-9)
     for gang.log.proc in (0, 1):
         gang.log.terminated(33)
-    assert gang.spans(1) == [(12, 15, End.EVICTED), (12, 20, End.DONE), (18, 20, End.DONE)]
-    assert gang.spans(2) == [(21, 31, End.FAILED)] * 2
+    assert gang.spans(1) == [
+        (12, 15, ExecutionEnd.EVICTED),
+        (12, 20, ExecutionEnd.DONE),
+        (18, 20, ExecutionEnd.DONE),
+    ]
+    assert gang.spans(2) == [(21, 31, ExecutionEnd.FAILED)] * 2
     assert sorted(gang.between()) == sorted(
-        [(10, 12, End.DONE), (20, 21, End.DONE), (31, 33, End.DONE)] * 2
+        [(10, 12, ExecutionEnd.DONE), (20, 21, ExecutionEnd.DONE), (31, 33, ExecutionEnd.DONE)] * 2
     )
     assert paid(gang, 2) == 2 * 23 - 3
     job = read_job(gang.trial(1))
@@ -286,9 +298,9 @@ def test_a_running_gang_lasts_until_now(gang: Lane) -> None:
     gang.begins(12, 1)
     gang.ends(20, 1)
     assert paid(gang, 1, now=gang.log.at(100)) == 2 * 90
-    assert sum(end is End.RUNNING for *_, end in gang.between()) == 2
+    assert sum(end is ExecutionEnd.RUNNING for *_, end in gang.between()) == 2
     gang.begins(21, 2)
-    assert gang.spans(2) == [(21, 21, End.RUNNING)] * 2
+    assert gang.spans(2) == [(21, 21, ExecutionEnd.RUNNING)] * 2
     assert paid(gang, 2, now=gang.log.at(100)) == 2 * 90
 
 
@@ -304,7 +316,7 @@ def test_a_gangs_trial_that_its_jobs_did_not_end_is_tried_again(gang: Lane) -> N
     job = read_job(gang.trial(1))
     assert job is not None
     assert job.attempts == 2
-    assert gang.spans(1) == [(12, 20, End.FAILED)] * 2 + [(31, 40, End.DONE)] * 2
+    assert gang.spans(1) == [(12, 20, ExecutionEnd.FAILED)] * 2 + [(31, 40, ExecutionEnd.DONE)] * 2
 
 
 EVENTS = ("begins", "saved", "ends", "evicted", "executes", "terminated", "removed", "submitted")
@@ -361,10 +373,14 @@ def noted(lane: Lane) -> Lane:
 
 
 def test_a_job_with_a_note_is_read_without_its_log(noted: Lane) -> None:
-    assert noted.spans(2) == [(21, 31, End.FAILED)]
-    assert noted.between() == [(10, 12, End.DONE), (20, 21, End.DONE), (31, 32, End.DONE)]
+    assert noted.spans(2) == [(21, 31, ExecutionEnd.FAILED)]
+    assert noted.between() == [
+        (10, 12, ExecutionEnd.DONE),
+        (20, 21, ExecutionEnd.DONE),
+        (31, 32, ExecutionEnd.DONE),
+    ]
     (whole,), ends = read_job_stays(noted.root / "log")
-    assert (noted.span(whole), ends) == ((10, 33, End.DONE), frozenset({"best"}))
+    assert (noted.span(whole), ends) == ((10, 33, ExecutionEnd.DONE), frozenset({"best"}))
     assert whole.usd == pytest.approx(23 * USD_PER_SECOND)
 
 
@@ -379,7 +395,7 @@ def test_a_log_that_has_grown_is_read_instead_of_its_note(lane: Lane) -> None:
     lane.begins(12, 1)
     lane.log.evicted(20)
     note_log(lane.root / "log")
-    assert lane.spans(1) == [(12, 20, End.EVICTED)]
+    assert lane.spans(1) == [(12, 20, ExecutionEnd.EVICTED)]
     lane.log.marks(21, "A.l1.t01 saved")
     lane.ends(32, 1)
-    assert lane.spans(1) == [(12, 20, End.DONE)]
+    assert lane.spans(1) == [(12, 20, ExecutionEnd.DONE)]

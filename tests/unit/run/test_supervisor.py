@@ -491,7 +491,7 @@ def test_a_run_whose_dagman_ended_before_its_report_is_submitted_again(
         f'[ Type = "NodeStatus"; Node = "report"; NodeStatus = {number}; StatusDetails = ""; ]'
     )
     found = [(fault.what, fault.remedy) for fault in faults(folder, [], NOW)]
-    ended = ("its DAGMan ended before the report", Remedy.SUBMIT)
+    ended = ("its DAGMan ended before the report was written", Remedy.SUBMIT)
     assert found == ([ended] if goes_on else [])
     folder.report_page.touch()
     assert faults(folder, [], NOW) == []

@@ -13,7 +13,7 @@ from tests.fleet.mock_aws.nodes_at_hand import pool_node
 from trialfleet.optimizer.region_types import Complete, Failed
 from trialfleet.workflows.facts.dagman.failing_scripts import FailingScript
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
-from trialfleet.workflows.facts.jobs.agent_messages import Ended, Over
+from trialfleet.workflows.facts.jobs.agent_messages import Over, ReportedEnd
 from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
 from trialfleet.workflows.facts.models.history import Change
@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.runs.failed_attempts import Cause
 from trialfleet.workflows.facts.runs.region_records import RegionRecords
-from trialfleet.workflows.rules.gate_decision import Passed
+from trialfleet.workflows.rules.gate_decision import PassedModel
 from trialfleet.workflows.rules.resource_limits import over_by_agent
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState
@@ -124,6 +124,7 @@ FAILS = FailingScript(
 OVER = FROZEN.model_copy(update={"day": RunsDay(date=NOW.date(), deadline=NOW)})
 GAVE_UP = RegionRecords(stopped={"script": "ask"})
 HOURS = STUDY.budget.model_copy(update={"hours": 1.0})
+REPORT_FAILS = replace(FAILS, node="report", script="report", error="/r: No space left on device")
 AWAITED = replace(FAILS, error="the storage of study 'demo' can't be used", cause="storage")
 GONE = replace(FAILS, script="ask-best", error="the data can't be read: /d/a.csv: No such file")
 ALL_THE_SAME = "to use the new model anyway"
@@ -287,7 +288,7 @@ def test_the_advice_names_the_place_of_the_setting_that_was_too_low() -> None:
     ],
 )
 def test_each_limit_that_a_trial_may_exceed_has_a_kind(over: Over, kind: Kind) -> None:
-    ended = Ended(code=1, cpu_seconds=1.0, memory_mb=600.0, over=over)
+    ended = ReportedEnd(code=1, cpu_seconds=1.0, memory_mb=600.0, over=over)
     assert kind_of_attempt(over_by_agent(ended, None, {}, has_result=False)) is kind
 
 
@@ -450,6 +451,10 @@ def test_why_names_the_cause_and_the_blame_for_a_node(
     assert (answer.kind, answer.blame) == (kind, blame)
 
 
+def test_a_failing_report_is_named_once() -> None:
+    assert str(REPORT_FAILS) == "report fails: /r: No space left on device; it will be retried"
+
+
 def test_a_trial_that_was_stopped_early_is_explained_by_the_numbers_of_its_order() -> None:
     order = {"step": 8, "max_steps": 20, "predicted": 0.85, "deviation": 0.0213, "best": 0.15}
     stopped = replace(NODE, state=TrialState.STOPPED_EARLY, stopped=order)
@@ -467,7 +472,7 @@ def test_the_cause_that_stops_a_run_explains_its_nodes() -> None:
 
 
 def test_the_outcome_of_a_gates_job_is_shown_for_its_region() -> None:
-    let = Passed(why="test_auc 0.79, champion 0.78", is_worse=False)
+    let = PassedModel(why="test_auc 0.79, champion 0.78", is_worse=False)
     published = replace(
         REGION, state=RunState.DONE, stage=Stage.PUBLISHED, published="/m/A/r1", gate=let
     )
@@ -544,7 +549,7 @@ def test_why_names_a_silent_autoscaler() -> None:
         ("spot interruption: terminate at 2026", Kind.SPOT),
         ("rebalance recommendation of 2026", Kind.SPOT),
         ("lease expired at 2026: the manager has not renewed it", Kind.LEASE),
-        ("3 jobs failed here within 60 s: 7.0 exit code 1", Kind.FAILING_JOBS),
+        ("3 jobs failed here within 60 s: 7.0 (exit code 1)", Kind.FAILING_JOBS),
         ("idle for 10 minutes", Kind.IDLE),
         ("its GPU failed the probe: Xid 79", Kind.SICK),
         ("a new disk", None),

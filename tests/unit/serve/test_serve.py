@@ -30,8 +30,8 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.report_reader import read_report
-from trialfleet.workflows.views.serve.live_runs import Kept
-from trialfleet.workflows.views.serve.run_page import Answers
+from trialfleet.workflows.views.serve.live_runs import ResultCache
+from trialfleet.workflows.views.serve.run_page import WhyAnswers
 from trialfleet.workflows.views.serve.server import open_socket
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 
@@ -373,7 +373,7 @@ def test_a_part_of_the_page_is_compressed_for_clients_that_accept_gzip(server: S
 
 
 def test_an_expensive_value_is_computed_again_after_a_while() -> None:
-    kept, made = Kept(), iter(range(9))
+    kept, made = ResultCache(), iter(range(9))
 
     def make() -> int:
         until = time.thread_time() + 0.02
@@ -396,11 +396,11 @@ def test_why_runs_once_per_subject_and_state_and_at_most_twice_per_page() -> Non
             raise InputError("there is no such thing")
         return Answer(subject=word, kind=Kind.MATCH, blame=Blame.USER, why=f"why {word}")
 
-    kept = Kept()
-    answers = Answers(kept, "/runs/r1", why)
+    kept = ResultCache()
+    answers = WhyAnswers(kept, "/runs/r1", why)
     found = [answers.find(word, "failed") for word in ("a", "gone", "b", "a")]
     assert [each and each.why for each in found] == ["why a", None, None, "why a"]
-    answers = Answers(kept, "/runs/r1", why)
+    answers = WhyAnswers(kept, "/runs/r1", why)
     assert answers.find("gone", "failed") is None
     assert (answers.find("b", "failed") or answers.find("a", "")) is not None
     assert answers.find("a", "held") is not None

@@ -88,7 +88,7 @@ def test_a_plan_says_from_which_trial_on_the_model_leads(place: Path) -> None:
     study = make_study(place, regions=budgets, budget={"trials": 10, "lanes": 4})
     run = Run(write_plan(study, run="r1", out=place / "run").root)
     assert [r["model_leads_from"] for r in plan_summary(run)["regions"]] == [6, None]
-    assert "model    the optimiser's model chooses from trial 6 of a region" in plan_text(run)
+    assert "model    from trial 6 of a region on, the optimiser's model chooses" in plan_text(run)
     assert "start-up points; never in B" in plan_text(run)
     few = make_study(place, budget={"trials": 2, "lanes": 1})
     run = Run(write_plan(few, run="r2", out=place / "few").root)

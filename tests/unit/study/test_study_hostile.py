@@ -48,9 +48,9 @@ def test_a_study_that_is_no_regular_file_is_refused_unopened(folder: Path) -> No
     for place, kind in [(folder / "fifo", "a pipe"), (Path("/dev/zero"), "a device")]:
         with pytest.raises(InputError) as caught:
             load_study(place)
-        assert str(caught.value) == f"{place}: is {kind}; a study must be a regular file"
+        assert str(caught.value) == f"{place} is {kind}; name a regular file"
     for load in (load_study, load_fleet):
-        with pytest.raises(InputError, match="is a folder; a study must be a regular file"):
+        with pytest.raises(InputError, match="is a folder; name a regular file"):
             load(folder)
 
 

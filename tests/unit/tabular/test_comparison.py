@@ -143,7 +143,7 @@ def test_a_champion_of_other_columns_and_categories_reads_its_own(
     new = (kind[np.arange(ROWS) % 3 != table.TRAIN] == "zz").sum()
     assert models["champion"]["note"] == (
         f"{new} of 400 validation and test rows hold values that the champion never saw: 'kind' "
-        f"in {new}, such as 'zz'"
+        f"in {new} of them, such as 'zz'"
     )
     seen = {"champion_seen", "challenger_seen"}
     assert {*models} == {"champion", "challenger", "baseline", *seen}

@@ -275,16 +275,16 @@ def test_a_setting_out_of_range_is_named(name: str, value: Any) -> None:
     [
         (
             {"local_steps": 2, "parallel": "sharded"},
-            "^local_steps is 2, but with parallel: sharded",
+            "^local_steps is 2, but with `parallel: sharded`",
         ),
-        ({"local_steps": 2, "offload": "all"}, "^local_steps is 2, but with offload: all"),
-        ({"parallel": "data", "tensor_parallel": 2}, "^tensor_parallel is 2, but with parallel: d"),
-        ({"parallel": "data", "offload": "embeddings"}, "^offload is embeddings, but with paral"),
+        ({"local_steps": 2, "offload": "all"}, "^local_steps is 2, but with `offload: all`"),
+        ({"parallel": "data", "tensor_parallel": 2}, "^tensor_parallel is 2, but with `parall"),
+        ({"parallel": "data", "offload": "embeddings"}, "^offload is embeddings, but with `paral"),
         (
             {"offload": "all", "precision": "bfloat16"},
-            r"^precision is 'bfloat16', but with offload: all.*; choose auto, float32 or tf32$",
+            r"^precision is 'bfloat16', but with `offload: all`.*; choose auto, float32 or tf32$",
         ),
-        ({"parallel": "sharded", "precision": "float16"}, "^precision is 'float16', but with par"),
+        ({"parallel": "sharded", "precision": "float16"}, "^precision is 'float16', but with `par"),
     ],
 )
 def test_conflicting_settings_of_a_sharded_model_are_named(

@@ -66,9 +66,9 @@ def plain_steps(data: dataset.Dataset, chosen: settings.Settings) -> Steps:
     return PlainSteps(network_of(data, chosen), data, chosen, SEED)
 
 
-def resident(data: dataset.Dataset, chosen: settings.Settings) -> loader.Resident:
-    orders = loader.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
-    return loader.Resident(data.train, orders)
+def resident(data: dataset.Dataset, chosen: settings.Settings) -> loader.ResidentLoader:
+    orders = loader.RowOrders(SEED, len(data.train), chosen.batch_size, Ranks())
+    return loader.ResidentLoader(data.train, orders)
 
 
 def fused_steps(
@@ -190,9 +190,9 @@ def test_streamed_rows_give_the_same_bits_as_resident_rows(tmp_path: Path) -> No
     expected = losses_of(fused_steps(data, chosen), data, chosen)
     step_bytes = data.train.bytes // len(data.train) * chosen.batch_size
     for steps_at_once in (1, 2, 3, 7, 100):
-        orders = loader.Orders(SEED, len(data.train), chosen.batch_size, Ranks())
+        orders = loader.RowOrders(SEED, len(data.train), chosen.batch_size, Ranks())
         device = torch.device("cpu")
-        source = loader.Streamed(data.train, orders, device, steps_at_once * step_bytes)
+        source = loader.StreamedLoader(data.train, orders, device, steps_at_once * step_bytes)
         assert source.steps == steps_at_once
         found = losses_of(fused_steps(data, chosen, source=source), data, chosen)
         assert torch.equal(found, expected), steps_at_once
@@ -200,7 +200,7 @@ def test_streamed_rows_give_the_same_bits_as_resident_rows(tmp_path: Path) -> No
 
 def test_the_ranks_parts_make_up_every_batch() -> None:
     rows, batch = 23, 5
-    ranks = [loader.Orders(SEED, rows, batch, Ranks(rank, 3)) for rank in range(3)]
+    ranks = [loader.RowOrders(SEED, rows, batch, Ranks(rank, 3)) for rank in range(3)]
     parts = [list(torch.split(orders.take(0), orders.sizes)) for orders in ranks]
     whole = torch.split(loader.epoch_order(SEED, 0, rows), batch)
     assert all(
@@ -214,8 +214,10 @@ def test_all_ranks_capture_the_same_batches_whatever_their_parts(tmp_path: Path)
     data, chosen, found = load(tmp_path), settings_of(batch_size=67), []
     for rank in range(2):
         team = Ranks(rank, 2)
-        orders = loader.Orders(SEED, len(data.train), chosen.batch_size, team)
-        steps = fused_steps(data, chosen, source=loader.Resident(data.train, orders), team=team)
+        orders = loader.RowOrders(SEED, len(data.train), chosen.batch_size, team)
+        steps = fused_steps(
+            data, chosen, source=loader.ResidentLoader(data.train, orders), team=team
+        )
         found.append(steps._parts)
     assert found == [{67: 33, 66: 33}, {67: 34, 66: 33}]
 
@@ -248,10 +250,10 @@ def test_a_step_looks_at_no_value_so_that_it_can_be_captured(
 
 def test_a_step_of_one_rank_of_two_looks_at_no_value_either(tmp_path: Path) -> None:
     data, chosen, team = load(tmp_path), settings_of(dropout=0.2), Ranks(0, 2)
-    orders = loader.Orders(SEED, len(data.train), chosen.batch_size, team)
+    orders = loader.RowOrders(SEED, len(data.train), chosen.batch_size, team)
     with world_of_one(), FakeTensorMode(allow_non_fake_inputs=True):
         rows = data.train.empty(len(data.train), torch.device("cpu"))
-        steps = fused_steps(data, chosen, torch.bfloat16, loader.Resident(rows, orders), team)
+        steps = fused_steps(data, chosen, torch.bfloat16, loader.ResidentLoader(rows, orders), team)
         for rows_of_a_batch in (32, 8):
             steps._warm_up(rows_of_a_batch)
 
@@ -267,10 +269,10 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int = 0) 
         team: Ranks,
         device: torch.device,
     ) -> Steps:
-        orders = loader.Orders(t.seed, len(data.train), chosen.batch_size, team)
-        source: loader.Loader = loader.Resident(data.train, orders)
+        orders = loader.RowOrders(t.seed, len(data.train), chosen.batch_size, team)
+        source: loader.Loader = loader.ResidentLoader(data.train, orders)
         if chunk:
-            source = loader.Streamed(data.train, orders, device, chunk)
+            source = loader.StreamedLoader(data.train, orders, device, chunk)
         return GraphSteps(network, chosen, data.kind, source, seed=t.seed, dtype=dtype, team=team)
 
     monkeypatch.setattr(train, "build_steps", steps_of)

@@ -431,8 +431,8 @@ def own_steps(folder: Path, chosen: settings.Settings) -> tuple[GraphSteps, int]
     data = dataset.load(trial.Trial(folder, {"data": ["r.npz"]}), settings.Settings())
     torch.manual_seed(3)
     network = Network(data.columns, chosen)
-    orders = loader.Orders(3, len(data.train), chosen.batch_size, Ranks())
-    source = loader.Resident(data.train, orders)
+    orders = loader.RowOrders(3, len(data.train), chosen.batch_size, Ranks())
+    source = loader.ResidentLoader(data.train, orders)
     steps = GraphSteps(network, chosen, data.kind, source, seed=3, together=False)
     return steps, len(source.sizes)
 

@@ -31,7 +31,9 @@ def test_flops_and_parameters_are_those_of_a_step(
     network = Network(data.columns, small.settings)
     used = [w for w in network.parameters() if vocabularies or w is not network.embedding.weight]
     assert sum(w.numel() for w in used) == small.parameters
-    source = loader.Resident(data.train, loader.Orders(1, small.rows, small.batch, Ranks()))
+    source = loader.ResidentLoader(
+        data.train, loader.RowOrders(1, small.rows, small.batch, Ranks())
+    )
     steps = GraphSteps(network, small.settings, data.kind, source, seed=1)
     with FlopCounterMode(display=False) as counter:
         steps._step(small.batch)

@@ -72,16 +72,16 @@ def plan_view(plan: FleetPlan) -> RenderableType:
 
 def _request_text(plan: FleetPlan) -> str:
     regions = len({one.aws_region for one in plan.candidates[: plan.first]})
-    where = "one request" if regions == 1 else "one request for each AWS region"
+    where = "one request" if regions == 1 else "one request per AWS region"
     rest = len(plan.candidates) - plan.first
-    text = f"{where} to EC2 Fleet names {plan.first} of these pools"
+    text = f"EC2 Fleet gets {where}, with {plan.first} of these pools"
     if rest:
         text += (
             f"; the other {rest}, with less than 2/3 of the best pool's trials/USD, are requested "
-            "only if these have no capacity"
+            f"only if the first {plan.first} have no capacity"
         )
     if plan.spot_nodes < plan.max_nodes and plan.spot_share > 0:
-        beyond = f" of all but {plan.spot_base} on-demand" if plan.spot_base else ""
+        beyond = f" of the nodes beyond spot.base ({plan.spot_base})" if plan.spot_base else ""
         text += (
             f"\nof {plan.max_nodes} nodes, {plan.spot_nodes} are spot: "
             f"{plan.spot_share:.0%}{beyond}, "
@@ -94,10 +94,10 @@ def _request_text(plan: FleetPlan) -> str:
 
 
 def _interruption_text(candidate: Candidate, seen: PoolHistory) -> str:
-    """Return how often spot instances of a type were interrupted, such as "0.3 in 12.0 h".
+    """Return how often spot instances of a type in a zone were interrupted: "0.3 in 12.0 h".
 
-    The hours are those of all nodes together. In both numbers, older hours count less. The text is
-    empty for on-demand instances, or if no hours are known.
+    The hours are summed over all nodes. In both numbers, nodes that ended long ago count less. The
+    text is empty for on-demand instances, and if no hours are known.
     """
     if candidate.lifecycle != "spot" or not seen.hours:
         return ""
@@ -182,10 +182,7 @@ def status_view(status: FleetStatus) -> RenderableType:
 
 
 def status_line(status: FleetStatus) -> str:
-    """Return a line with the number of nodes by stage, then a line for each node with a `reason`.
-
-    The `reason` says why the node, or some of its GPUs, takes no trials.
-    """
+    """Return the number of nodes by stage, and why nodes or some of their GPUs take no trials."""
     waits = [
         f"{node.instance.id}: {node.reason.split(';')[-1].strip()}"
         for node in status.nodes

@@ -76,10 +76,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
 
 
 def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
-    """Return the summary of a planned run in a few lines.
-
-    With `pool_check`, the summary says whether the pool can run the trials.
-    """
+    """Return the summary of a planned run in a few lines, with the data of `plan_summary`."""
     summary, study, here = plan_summary(run, pool_check), run.study, shell_quoted(run.folder)
     regions, expected, lessons = summary["regions"], summary["expected"], summary["learns_from"]
     names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")
@@ -252,7 +249,8 @@ def _model(regions: list[dict[str, Any]], *, has_previous: bool) -> str:
     span = f"{least}" if least == most else f"{least} to {most} (depending on the region)"
     but = f"; never in {', '.join(never[:6])}{', …' if len(never) > 6 else ''}" if never else ""
     return (
-        f"the optimiser's model chooses from trial {span} of a region; before that, {before}{but}"
+        f"from trial {span} of a region on, the optimiser's model chooses; before that, "
+        f"{before}{but}"
     )
 
 

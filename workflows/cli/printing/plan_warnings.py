@@ -42,7 +42,7 @@ _SHARED_ROWS = (
 
 
 def plan_warnings(run: Run) -> list[str]:
-    """Return warnings about a planned study that is valid but will probably disappoint."""
+    """Return warnings about a valid study that probably won't do what its author wants."""
     study, stops = run.study, run.study.early_stopping
     never_reports = stops is not None and _never_mentions(run, _REPORTS)
     never_looks = stops is not None and not never_reports and _never_mentions(run, _LOOKS)
@@ -59,7 +59,7 @@ def plan_warnings(run: Run) -> list[str]:
 
 
 def shares_rows_with_champion(study: Study) -> bool:
-    """Return whether the gate's test rows can include rows that trained the current model."""
+    """Return whether the current model may have been trained on rows that the gate tests."""
     if study.gate is None or isinstance(study.trainer, Trainer):
         return False
     if study.table and study.table.split.own_columns:
@@ -69,9 +69,9 @@ def shares_rows_with_champion(study: Study) -> bool:
 
 
 def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
-    """Return whether `pattern` is neither in the trainer's command nor in the trainer's files.
+    """Return whether the trainer's command and files nowhere match `pattern`.
 
-    Return False if this can't be known, because the trainer has no files, or a file isn't text.
+    Return False if the trainer has no files, or has a file that isn't text.
     """
     trainer = run.study.trainer
     if not isinstance(trainer, Trainer) or not trainer.files:

@@ -18,9 +18,9 @@ _OF_BEST = ("region", "stage", "trial", "value", "published")
 def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
     """Write a header and a row per trial. Times are Unix seconds.
 
-    The columns are `COLUMNS`, then `params.NAME` and `metrics.NAME`. The parameters that the study
-    tunes in any region come first, in the study's order, then other parameters of trials. Of the
-    metrics, the objective comes first. The others are sorted by name.
+    The columns are `COLUMNS`, then `params.NAME`, then `metrics.NAME`. The first parameters are
+    those that the study tunes in any region, in the study's order. The first metric is the
+    objective. The other metrics are sorted by name.
     """
     rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in trials]
     spaces = [study.region_space(region) for region in study.region_table]

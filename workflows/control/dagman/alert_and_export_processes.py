@@ -1,7 +1,7 @@
 """The programs for alerts and exports, which the supervisor keeps running for each run.
 
-Each program has its own folder in the run's folder, with its lock and its log. The folder exists
-only if the study needs the program.
+Each program has a folder in the run's folder, for its lock and its log. This folder exists only if
+the study needs the program.
 """
 
 from __future__ import annotations
@@ -55,10 +55,7 @@ class Watcher(NamedTuple):
 
 
 class Watchers:
-    """The programs for alerts and exports of all runs.
-
-    Each program is restarted until its work for the run is done.
-    """
+    """The alert and export programs of all runs. Each is restarted until its work is done."""
 
     def __init__(self) -> None:
         self._processes: dict[Watcher, subprocess.Popen[bytes]] = {}
@@ -69,8 +66,8 @@ class Watchers:
     ) -> list[RunFolder]:
         """Start the programs that should run but don't. Return the runs whose programs have work.
 
-        `schedules` are the folders of daily studies whose schedule is an HTCondor job on hold. For
-        each of these studies, a program sends alerts that the job is on hold.
+        `schedules` are the folders of daily studies. The schedule of each is an HTCondor job that
+        is on hold, and a program sends alerts about this.
         """
         unfinished = {
             run: [each for each in _list_watchers(run) if not self._is_done(each)] for run in runs
@@ -90,7 +87,7 @@ class Watchers:
     def _is_done(self, watcher: Watcher) -> bool:
         """Return whether a program's work is done. If not, start the program unless it runs.
 
-        A program that died is started again `AGAIN_SECONDS` after its last start, or later.
+        A program that died is not started again within `AGAIN_SECONDS` of its last start.
         """
         process, now = self._processes.get(watcher), time.monotonic()
         if process and process.poll() is None:

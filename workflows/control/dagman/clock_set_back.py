@@ -1,10 +1,11 @@
-"""Repair of a pool whose clock was set back, by a reset of HTCondor's timers.
+"""Repair of a pool after its clock was set back: a reset of HTCondor's timers.
 
 HTCondor's daemons set their timers by the wall clock. If this clock is set back by ten minutes, no
-job starts and no DAGMan reads its log for ten minutes. Running jobs continue. A restart of the
-schedd and of the negotiator, and `condor_reconfig` for the other daemons, reset the timers. Before
-these commands, `condor_on` starts any daemon that has just died. The master would start this daemon
-too late, because the master's timers are late, too.
+job starts and no DAGMan reads its log for ten minutes. Running jobs continue.
+
+The timers of the schedd and the negotiator are reset by a restart, those of the other daemons by
+`condor_reconfig`. But first, `condor_on` starts any daemon that has just died. The master can't do
+this in time, because its own timers are late.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Command = Sequence[str]
 class ClockWatch:
     """Detects that the wall clock was set back.
 
-    `file` stores the times that the wall clock and a monotonic clock had at the last check.
+    `file` stores the readings of the wall clock and of a monotonic clock at the last check.
     """
 
     def __init__(self, file: Path) -> None:
@@ -47,9 +48,9 @@ class ClockWatch:
     def check(self, wall: float, tick: float) -> None:
         """Reset HTCondor's timers if the clock was set back since the last check.
 
-        `wall` is the time in Unix seconds, `tick` the seconds of a monotonic clock. A failed
-        command is retried at the next checks, until the clock reaches the time from which it
-        was set back.
+        `wall` is in Unix seconds, `tick` in seconds of a monotonic clock. A failed command is
+        retried at the next checks, until the wall clock shows again the time that it showed
+        before it was set back.
         """
         if back := self._set_back(wall, tick):
             if not self._left:

@@ -1,7 +1,7 @@
 """Removal of hopeless jobs, which HTCondor would restart again and again or keep forever.
 
-The supervisor recognizes such a job by its event log. A job that saves checkpoints makes progress
-and isn't hopeless. A rule in the submit file can't know this, because no attribute of a job says
+The supervisor recognizes a hopeless job by its event log. A job that saves checkpoints is not
+hopeless. A rule in the submit file can't tell the two apart, because no attribute of a job says
 whether the job has saved a checkpoint.
 """
 

@@ -3,7 +3,8 @@
 status/run_faults.py finds the faults and their remedies, and `supervisor.py` decides when to act.
 Callers hold the run lock (see `run_locked`).
 
-Functions raise PoolError if HTCondor is unreachable or refuses, or if jobs or DAGMans don't end.
+The functions raise PoolError if HTCondor is unreachable or refuses a request, or if a job or a
+DAGMan doesn't end in time.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def end_orphan(files: DagFiles) -> None:
-    """Kill the DAGMan process that holds this DAG's lock. Do nothing if none is known."""
+    """Kill the DAGMan process that holds the DAG's lock. Do nothing if its id is unknown."""
     if not (pid := lock_holder(files)):
         return
     with suppress(ProcessLookupError):
@@ -97,9 +98,9 @@ def end_orphan(files: DagFiles) -> None:
 
 
 def copy_files(fault: Fault) -> None:
-    """Let a job that has waited too long for its region's common files get a copy of its own.
+    """Give a job its own copy of the common files for which it has waited too long.
 
-    This function puts the job on hold and releases it.
+    The job is put on hold and released.
     """
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
@@ -112,7 +113,7 @@ def copy_files(fault: Fault) -> None:
 def serve(folder: RunFolder, fault: Fault) -> None:
     """Start the optimiser's service if it isn't running. PoolError if it doesn't answer in time.
 
-    After a PoolError, service.trouble.json in the run's folder has the reason.
+    After a PoolError, service.trouble.json in the run's folder may say more.
     """
     words = [str(folder.client), "attend", str(fault.region)]
     try:
@@ -128,9 +129,8 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 def replace(folder: RunFolder, fault: Fault) -> None:
     """Replace a faulty DAGMan by a new DAGMan, which starts without the old DAGMan's files.
 
-    If the DAGMan of the whole run waits for the faulty DAGMan (`fault.has_parent`), the faulty
-    DAGMan is only removed, and the DAGMan of the whole run starts the new DAGMan. Otherwise the DAG
-    is submitted again.
+    If `fault.has_parent`, this function only removes the faulty DAGMan, and the DAGMan of the whole
+    run starts the new one. Otherwise, this function submits the DAG again.
     """
     if fault.has_parent:
         _replace_region(folder, fault)
@@ -160,9 +160,9 @@ def _remove(fault: Fault) -> int:
 def submit(folder: RunFolder, region: str | None = None) -> str:
     """Submit the DAG of a run, or of its `region`, from the start. Return the id of DAGMan's job.
 
-    Jobs that an earlier DAGMan of the same DAG left in the queue are removed first. Finished trials
-    are not repeated, because the trial database has their results. If the submission is
-    interrupted, the supervisor repeats it.
+    Jobs that an earlier DAGMan left in the queue are removed first. Finished trials are not
+    repeated, because the trial database has their results. The supervisor repeats an interrupted
+    submission.
     """
     own = dag_files(folder, region)
     _note_submission(folder, Submission(region, handed_over=False))
@@ -182,10 +182,7 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
 
 
 def _clear(dags: Sequence[DagFiles]) -> None:
-    """Wait until the DAGMans have ended, then move away the files from which DAGMan recovers.
-
-    PoolError if a DAGMan still runs after `ENDING_SECONDS` seconds.
-    """
+    """Wait until the DAGMans have ended, then move away the files from which DAGMan recovers."""
     deadline = time.monotonic() + ENDING_SECONDS
     for files in dags:
         while is_locked(files):
@@ -201,8 +198,8 @@ def _clear(dags: Sequence[DagFiles]) -> None:
 def stop(folder: RunFolder, progress: Progress = say_nothing) -> None:
     """Remove a run's jobs and wait up to two minutes for their end.
 
-    The files from which DAGMan would continue are moved away. `progress` is called repeatedly with
-    a line that says how many jobs are left.
+    The files from which DAGMan recovers are moved away. `progress` is called repeatedly with a line
+    that says how many jobs are left.
     """
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):

@@ -1,7 +1,7 @@
 """The supervisor of a pool's runs: it repairs lasting faults, with growing pauses between repairs.
 
 The program `supervise --state FOLDER` regularly checks every run that it has seen in the job queue,
-until the run is over. Its only memory is the list of these runs, in a file, so a kill at any moment
+until the run is over. It stores only the list of these runs, in a file, so a kill at any moment
 does no harm. In an embedded pool, HTCondor's master starts the program. On a manager, systemd
 starts it. Elsewhere, `trialfleet supervise` starts it.
 """
@@ -70,9 +70,8 @@ class Supervisor:
     ) -> list[RunFolder]:
         """Check the runs once and repair lasting faults. Return the runs that are not over.
 
-        `ads` are the ClassAds of the runs' jobs. `now` is in Unix seconds, to compare with times in
-        files and in the queue. `tick` is in seconds of a monotonic clock, to measure how long a
-        fault has lasted.
+        `ads` are the ClassAds of the runs' jobs. `now` is in Unix seconds, `tick` in seconds of a
+        monotonic clock.
         """
         of_run = defaultdict(list)
         for ad in ads:
@@ -140,7 +139,7 @@ class Supervisor:
 def repair_locked(run: RunFolder, fault: Fault) -> None:
     """Repair a fault under the run lock. BusyError if the lock is taken or the fault is gone.
 
-    PoolError if HTCondor is unreachable or refuses.
+    PoolError if HTCondor is unreachable or refuses a request.
     """
     with run_locked(run, wait=False):
         ads = schedd.query(job_queue.run_constraint(run), PROJECTION)
@@ -182,10 +181,9 @@ def supervise(state: Path) -> None:
 
 
 def held_schedules(seconds: float) -> list[DailyFolder]:
-    """Return the folders of the studies whose schedule is an HTCondor job that is on hold.
+    """Return the folders of the studies whose schedule is an HTCondor job on hold.
 
-    Only jobs that have been on hold for at least `seconds` count. PoolError if HTCondor is
-    unreachable.
+    Jobs on hold for less than `seconds` don't count. PoolError if HTCondor is unreachable.
     """
     held = f"JobStatus == {JobStatus.HELD} && time() - EnteredCurrentStatus >= {seconds}"
     ads = schedd.query(f"TrialfleetDaily =!= undefined && {held}", ["TrialfleetDaily"])
@@ -193,9 +191,9 @@ def held_schedules(seconds: float) -> list[DailyFolder]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether the account that runs this program owns a run's folder.
+    """Return whether the account that runs this program owns a folder.
 
-    Return True also if the folder was removed, so that `Supervisor.check` forgets the run.
+    A removed folder counts as owned, so that `Supervisor.check` forgets its run.
     """
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()

@@ -1,9 +1,9 @@
 """Repair of an unreachable schedd: it is killed, and HTCondor's master starts another.
 
 A schedd that starts in the same second as the shared port daemon may miss that daemon's address.
-Such a schedd tries again only after a minute, while a new schedd is ready within seconds. A schedd
-is killed only if the same master started both the schedd and this supervisor. If systemd started
-the supervisor, no schedd is killed.
+It tries again only after a minute, but a new schedd is ready within seconds. A schedd is killed
+only if the same master started both the schedd and this supervisor. So no schedd is killed if
+systemd started the supervisor.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class UnreachableSchedd:
         self._before: set[int] = set()
 
     def check(self, error: PoolError | None) -> None:
-        """Kill the schedd if it had no address at this check and at the one before.
+        """Kill the schedd if it has no address now and had none at the previous check.
 
-        `error` is what this check's query of the schedd raised. It is None if the query succeeded.
-        Only a NoAddressError says that the schedd has no address.
+        `error` is the error of the last query of the schedd; None if the query succeeded. The
+        schedd has no address if this is a NoAddressError.
         """
         if not isinstance(error, NoAddressError):
             self._before = set()

@@ -36,7 +36,7 @@ class Sender(threading.Thread):
         self._ends = threading.Event()
 
     def run(self) -> None:
-        """Send the alerts of `outbox` until none waits. After `finish`, one more try follows."""
+        """Try to send alerts until none waits. Once `finish` was called, try only once more."""
         while True:
             is_last = self._ends.is_set()
             try:
@@ -52,13 +52,13 @@ class Sender(threading.Thread):
             self._ends.wait(LOOK_SECONDS)
 
     def finish(self) -> None:
-        """Let the thread try once more to send alerts, and wait for at most `SECONDS` seconds."""
+        """Let the thread try once more, and wait at most `SECONDS` seconds for its end."""
         self._ends.set()
         self.join(SECONDS)
 
 
 def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Submit the job that sends waiting alerts, unless the queue has it. Return the job's id."""
+    """Return the id of the job that sends waiting alerts. Submit it if it isn't in the queue."""
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
     there = f"{ours} && JobStatus != {JobStatus.REMOVED}"
@@ -70,10 +70,7 @@ def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
 
 
 def send_remaining(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
-    """Let an HTCondor job send the alerts that still wait, and return a line that says so.
-
-    Return "" if no alert waits.
-    """
+    """Let an HTCondor job send waiting alerts. Return a message about them, or "" if none waits."""
     waiting = len(outbox.waiting_deliveries())
     if not waiting:
         return ""

@@ -107,9 +107,9 @@ def awaited_event(
 
 
 def takeover_event(study: str, journal: Journal, day: date, previous: Lease) -> Event:
-    """Return the alert which says that this manager has taken over the work on `day`.
+    """Return the alert that this manager has taken over the work on `day`.
 
-    `previous` is the lease (the right to work on the days) of the other manager.
+    `previous` is the lease that the other manager had.
     """
     host = socket.gethostname()
     silent = duration(previous.age)
@@ -161,10 +161,7 @@ class DaysCosts:
 
 
 def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
-    """Return the cost of a day's run.
-
-    Return None if there is no run, if no price is known, or if the costs can't be read.
-    """
+    """Return the cost of an attempt's run, or None if there is no run or no known cost."""
     place = folder.run(attempt.run)
     if not RunFolder(place).study.exists():
         return None
@@ -194,10 +191,9 @@ def _compare_with_earlier(
 def _changes_by_people(
     study: Study, journal: Journal, attempt: Attempt
 ) -> list[tuple[str, Change]]:
-    """Return the changes of current models that people made, each with the model's region.
+    """Return the changes of current models that people made, each with its region.
 
-    Only changes after the end of the previous attempt (at this day or another) and before the end
-    of `attempt` are returned.
+    The period begins when the previous attempt, at any day, ended. It ends when `attempt` ended.
     """
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
@@ -309,8 +305,7 @@ def digest_table(
 ) -> str:
     """Return a table of the regions' outcomes. Failed regions are at the top.
 
-    With `costs`, the table shows each region's cost and the total. With `measured`, it shows the
-    result of each new model and of the region's previous model.
+    With `measured`, the table shows the results of each new model and of the region's previous one.
     """
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))

@@ -58,7 +58,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Work:
+class DailyWork:
     """The work on the days of one study file."""
 
     file: Path
@@ -71,11 +71,10 @@ class Work:
     managers: Managers | None = None  # if another manager may work on the days
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
-        """Work on an attempt until each region has an outcome.
+        """Work on an attempt until each region has an outcome or is in a later attempt.
 
-        Before each further step, yield the number of seconds to wait. Regions whose data arrives
-        late are trained in another attempt. `take_arrived` returns these regions. If the study's
-        file can't be used, InputError is raised, and the attempt stays open.
+        Yield the number of seconds to wait before the next step. InputError if the study's file
+        can't be used. The attempt then stays open.
         """
         if attempt.ended:
             return
@@ -94,9 +93,9 @@ class Work:
         self.journal.end(attempt, self.clock())
 
     def take_arrived(self, attempt: Attempt) -> list[str]:
-        """Return the regions whose data came too late for the attempt's run, and is complete now.
+        """Return the regions that need a later attempt, because the attempt's run lacks them.
 
-        Once the wait for data is over, return all regions that are not in the run.
+        While the day waits for data, return only regions whose data is complete now.
         """
         place = RunFolder(self.folder.run(attempt.run))
         if attempt.ended or not place.study.exists():
@@ -142,10 +141,10 @@ class Work:
     # -- the plan --------------------------------------------------------------------------------
 
     def _find_or_plan_run(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """Return the attempt's run. If it does not exist yet, plan it first.
+        """Return the attempt's run, and plan it if it does not exist yet.
 
-        Before each further try to plan the run, yield the number of seconds to wait. Return None if
-        no region needs a run, or if the deadline has passed.
+        Yield the number of seconds to wait before the next try. Return None if no region needs a
+        run, or if the deadline passed before a run was planned.
         """
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
@@ -166,10 +165,7 @@ class Work:
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
-        """Plan a run for those regions in `left` that need a run.
-
-        `left` has regions without an outcome. Record the outcomes of those that need no run.
-        """
+        """Plan a run for the regions in `left`. Record the outcomes of those that need no run."""
         study = self._study_to_train(attempt, left) if left else None
         if study is None:
             return
@@ -184,10 +180,9 @@ class Work:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
     def _study_to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
-        """Return the study with only those regions in `left` that must be trained.
+        """Return the study, reduced to the regions in `left` that must be trained.
 
-        Record the outcomes of the other regions in `left`. Return None if there is no region to
-        train.
+        Record the outcomes of the other regions in `left`. Return None if no region needs training.
         """
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}
@@ -292,7 +287,7 @@ class _OutcomeReporter:
 def _outcome_text(one: Outcome, status: RunStatus) -> str:
     """Return a region's outcome in words.
 
-    If a person stopped a region, the journal says that the region failed. This text says "stopped".
+    A stopped region has the outcome "failed". Its text says that it was stopped.
     """
     stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
     is_stopped = one.ending is Ending.FAILED and one.region in stopped
@@ -302,7 +297,7 @@ def _outcome_text(one: Outcome, status: RunStatus) -> str:
 class _Resumer:
     """Submits a run that is only planned, and resumes a run that is lost or stopped.
 
-    A run that is stopped after the first call of `resume` stays stopped.
+    Only the first call of `resume` resumes a stopped run. A run stopped later stays stopped.
     """
 
     def __init__(self, run: Run, say: Say) -> None:

@@ -18,11 +18,10 @@ POLL_SECONDS = 1.0
 def day_lock(
     folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool | None]
 ) -> Iterator[bool]:
-    """Wait for the lock that is needed to work on `day`, and yield whether this process has it.
+    """Wait for the lock to work on `day`, and yield True. Yield False if `gives_up` returns True.
 
     During the wait, `gives_up` is called repeatedly with the day on which the lock's holder works,
-    or with None if that day is unknown. If `gives_up` returns True, the wait ends without the lock.
-    If it returns False or None, the wait goes on.
+    or with None if that day is unknown.
     """
     while True:
         with lock_file(folder.lock, wait=False) as ours:

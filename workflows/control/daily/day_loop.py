@@ -14,7 +14,7 @@ from trialfleet.files import shell_quoted, write_atomic
 from trialfleet.wall_clock import real_time
 from trialfleet.workflows.control.daily.alert_sending import Sender, send_remaining
 from trialfleet.workflows.control.daily.day_alerts import awaited_event, takeover_event, tell_days
-from trialfleet.workflows.control.daily.day_attempt import Clock, Say, Work
+from trialfleet.workflows.control.daily.day_attempt import Clock, DailyWork, Say
 from trialfleet.workflows.control.daily.day_lock import day_lock
 from trialfleet.workflows.control.daily.late_data import data_not_there, late_regions, write_times
 from trialfleet.workflows.control.daily.missed_days import (
@@ -50,7 +50,7 @@ MANY_DAYS = 100  # a backfill of more days is probably a typing error
 def daily_study(file: Path) -> tuple[Study, Daily]:
     """Return a study and its `daily:` table.
 
-    InputError if the study can't be read or has no such table.
+    InputError if the study can't be read or has no `daily:` table.
     """
     study = load_whole(file)
     if study.daily is None:
@@ -87,15 +87,15 @@ class Days:
         self._managers = self._two_managers()
         managers = self._managers
         self.journal = managers.journal if managers else Journal(self.folder.journal)
-        self._work = Work(file, self.folder, self.journal, clock, say, self.tell, managers)
+        self._work = DailyWork(file, self.folder, self.journal, clock, say, self.tell, managers)
         self._sender: Sender | None = None
 
     def run(self, day: date | None = None) -> list[date]:
         """Work on a day until its end, and return the days that were worked on.
 
-        If `day` is None, work on the latest day that is due, and on days that begin during this
-        work. With `missed: all` in the study, work on missed days, too. With `missed: none`, do
-        nothing if the latest day was missed. InputError if the study can't be used or `day` is in
+        If `day` is None, work on the latest due day, and on days that become due during this work.
+        With `missed: all` in the study, also work on missed days. With `missed: none`, do nothing
+        if the latest due day was missed. InputError if the study can't be used, or if `day` is in
         the future.
         """
         if day:
@@ -150,8 +150,8 @@ class Days:
     ) -> None:
         """Send alerts to the study's channels in the background. An error is printed, not raised.
 
-        `awaited` has the regions of the attempt `planned` whose data can't be used yet, each with
-        the reason. If there are any, one of the alerts lists these regions.
+        `awaited` has the regions of `planned` whose data can't be used yet, each with the reason.
+        An alert lists these regions.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -173,10 +173,7 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Prevent two managers that share the days from sending the same alert.
-
-        Skip alerts that the other manager has sent, and tell that manager what was sent here.
-        """
+        """Skip alerts that the other manager sent. Tell it which were sent or abandoned here."""
         if self._managers:
             outbox.skip(self._managers.sent_events)
             self._managers.note_sent(outbox.settled_events())
@@ -213,9 +210,9 @@ class Days:
         good = [one for one in counted if one.ending is not Ending.FAILED]
         if good:
             raise InputError(
-                f"from {first} to {last}, {len(good)} regions have succeeded already, such as "
-                f"{good[0].region} on {good[0].date} ({good[0].ending}). A backfill does not train "
-                "these again: give --only missing to train only the other regions"
+                f"from {first} to {last}, regions have succeeded already ({len(good)} in all, such "
+                f"as {good[0].region} on {good[0].date}: {good[0].ending}). A backfill does not "
+                "train these again: give --only missing to train only the other regions"
             )
 
     # -- one day -----------------------------------------------------------------------------------
@@ -245,9 +242,9 @@ class Days:
         self.tell()
 
     def _work_on(self, day: date) -> bool:
-        """Work on a day, or wait until another manager has finished the day.
+        """Work on a day, or wait until another manager has finished it.
 
-        Return False if this manager lost the lease, its right to work on the days.
+        Return False if this manager lost the lease.
         """
         try:
             with self._lease(day) as ours:
@@ -277,9 +274,9 @@ class Days:
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
         """Wait for the lease, and yield True. Yield False if the other manager finishes `day`.
 
-        If two managers share the days, the lease is the right of one of them to work. This manager
-        holds the lease during the `with` block. A single manager needs no lease. With
-        `is_backfill`, wait for the lease even after the other manager has finished `day`.
+        This manager holds the lease during the `with` block. Before the block, it copies the other
+        manager's models and outcomes. With `is_backfill`, it waits even after the other manager has
+        finished `day`. A single manager needs no lease.
         """
         managers = self._managers
         if managers is None:
@@ -357,7 +354,7 @@ class Days:
             time.sleep(max(0.0, min(due[one.attempt] for one in open_ones) - time.monotonic()))
 
     def _newly_arrived(self, day: date) -> list[str]:
-        """Return the regions that failed because of their data and whose data has changed since."""
+        """Return the regions that failed because of their data, and have usable new data now."""
         found = load_day(self._file, day)
         late = late_regions(found, day, self._daily)
         ended = latest_outcomes(self.journal.outcomes(day, day))
@@ -376,7 +373,7 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _absence_reasons(self, day: date, regions: list[str]) -> list[str]:
-        """Return why `regions` failed, if all failed for lack of data that is still missing.
+        """Return why `regions` failed, if all failed without data and their data is still missing.
 
         Otherwise return an empty list.
         """
@@ -430,7 +427,7 @@ def _all_ended(attempts: list[Attempt]) -> bool:
 
 
 def _has_other_data(one: Outcome, study: Study) -> bool:
-    """Return whether a region's data has changed since the region failed because of its data."""
+    """Return whether the data that made a region fail has changed since then."""
     if one.why.startswith(f"data of {one.date} "):
         return True
     recorded = one.recorded.timestamp() if one.recorded else 0.0

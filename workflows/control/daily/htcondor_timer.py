@@ -1,10 +1,10 @@
 """The daily schedule without systemd: an HTCondor job on this machine that starts at set times.
 
 HTCondor reads the times in this machine's time zone, not in the study's zone. In this machine's
-zone, the hour at which days begin may change with summer time. So the job starts each hour, at the
-minute at which days begin, and does nothing if today's work is done. If HTCondor was down at a
-start, the next start follows within an hour after HTCondor's return. But with `missed: none`, the
-job starts only at the hours at which days begin. Functions raise PoolError if HTCondor fails.
+zone, days may begin at another hour in summer than in winter. So the job starts each hour, at the
+minute at which days begin, and does nothing if today's work is done. After an outage of HTCondor,
+the job starts within an hour. With `missed: none`, the job starts only at the hours at which days
+begin. The functions raise PoolError if HTCondor fails.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ _ATTRIBUTES = ["ClusterId", "HoldReason", "JobStatus", "TrialfleetDailyText"]
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
     """Submit the job that starts the study's daily runs, and return the job's id.
 
-    `text` is the content of the program that the job starts. If the queue has a job with the same
-    text and start times, nothing is submitted, and that job's id is returned. Any other job of this
-    study's schedule is replaced.
+    `text` is the script that the job runs. If a job with this script and the right start times is
+    in the queue, it stays. Otherwise the new job replaces all earlier jobs of this schedule.
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
@@ -64,7 +63,7 @@ def remove_job(folder: DailyFolder) -> bool:
 def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
     """Return the id of the job that starts the study's daily runs, and why the job is on hold.
 
-    The reason is None if the job is not on hold. The result is None if no such job is in the queue.
+    The reason is None if the job is not on hold. The result is None if the queue has no such job.
     """
     found = schedd.query(_job_constraint(folder), _ATTRIBUTES)
     if not found:
@@ -75,10 +74,7 @@ def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
 
 
 def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
-    """Return the hours and the minutes at which the job starts, in HTCondor's cron syntax.
-
-    The times are in this machine's time zone.
-    """
+    """Return the job's start hours and minutes, in cron syntax and in this machine's time zone."""
     starts = [daily.start_time(day).astimezone() for day in coming_days(daily, now)]
     hours = {start.hour for start in starts}
     return (

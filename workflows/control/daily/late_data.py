@@ -27,8 +27,7 @@ UNCHANGED_SECONDS = 60.0  # data that was not written for this time counts as co
 def late_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
     """Return the regions whose data for a day can't be used yet, each with the reason.
 
-    If the study doesn't wait for data, each file that exists counts as complete, and so does each
-    URL.
+    If the study doesn't wait for data, every existing file and every URL counts as complete.
     """
     late = {name: data_not_there(day, path) for name, path in found.absent.items()}
     if found.study is None or daily is None or daily.wait_for_data is None:
@@ -48,7 +47,7 @@ def absent_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str
 
 
 def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
-    """Return the regions for whose data the newest day waits at `now`, each with the reason."""
+    """Return the regions whose data the newest day still awaits, each with the reason."""
     newest = journal.attempts()[-1:]
     if not newest or newest[0].ended:
         return {}
@@ -62,10 +61,7 @@ def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
 
 
 def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
-    """Return whether the wait for a day's data goes on after `now`.
-
-    Return False if the study never waits for data.
-    """
+    """Return whether `day` still waits for data at `now`."""
     end = daily.data_deadline(day) if daily else None
     return end is not None and now < end
 
@@ -144,10 +140,10 @@ class _DataInS3:
             return None
 
     def write_times(self, url: str) -> dict[str, datetime] | None:
-        """Return a dict from each object's URL to the time when the object was last written.
+        """Return when each object was last written, by the object's URL.
 
-        `url` is the URL of one object or of a folder of objects. The result is {} if there is no
-        object. It is None if S3 is unreachable or refuses, or if the keys can't be read.
+        `url` is the URL of one object or of a folder. The result is {} if there is no object. It is
+        None if S3 is unreachable or refuses, or if the keys can't be read.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

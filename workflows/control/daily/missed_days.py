@@ -32,9 +32,8 @@ def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
     """Return the days to work on at `now`, oldest first.
 
-    `begun` has the days that were already begun. With `missed: all`, the result has all days after
-    the latest day in `begun`, up to the day that is due. Without `missed: all`, or if `begun` is
-    empty or already has the day that is due, the result has only that day.
+    `begun` has the days that have begun. The result always has the latest due day. With
+    `missed: all`, it also has the days between the latest day in `begun` and the due day.
     """
     due = daily.due_day(now)
     newest = max(begun, default=due)
@@ -44,10 +43,10 @@ def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[dat
 
 
 def is_missed(daily: Daily, begun: Collection[date], now: datetime) -> bool:
-    """Return whether the latest day that should have begun by `now` was missed and must not begin.
+    """Return whether the latest due day was missed and must not begin any more.
 
-    This is only possible with `missed: none`. Then a day was missed if its date has passed, its
-    start was over two hours ago, and it is not in `begun`, the days that were already begun.
+    The answer is True only with `missed: none`, and if three conditions hold: the day's date has
+    passed, its start was over two hours ago, and it is not in `begun`, the days that have begun.
     """
     due = daily.due_day(now)
     is_late = now - daily.start_time(due) > _LATE and due < daily.today(now)

@@ -14,7 +14,7 @@ from trialfleet.workflows.control.daily.schedule import find_schedule
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import undelivered_lines
-from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_by_region
+from trialfleet.workflows.facts.models.approval import UnapprovedModel, awaiting_by_region
 from trialfleet.workflows.study.daily import parse_duration
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.spec import Study
@@ -55,7 +55,7 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
     return whole, folder, found
 
 
-def _read_awaiting(file: Path) -> dict[str, Awaiting]:
+def _read_awaiting(file: Path) -> dict[str, UnapprovedModel]:
     try:
         return awaiting_by_region(load_published(file))
     except (TrialfleetError, OSError):
@@ -65,9 +65,8 @@ def _read_awaiting(file: Path) -> dict[str, Awaiting]:
 def _read_lease(study: Study, folder: DailyFolder) -> tuple[Lease | None, str]:
     """Update this machine's copy of the journal. Return the lease on the days, and an error's text.
 
-    The lease says which manager works on the days. It is None if only one manager runs the days, if
-    no day has begun, or if the database that the managers share can't be read. The text is ""
-    unless this database can't be read.
+    The lease is None if only one manager runs the days, if no day has begun, or if the managers'
+    shared database can't be read. The text is "" if there is no error.
     """
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:
         return None, ""

@@ -27,10 +27,7 @@ class PoolWatch:
         self.note_outage((status.notice or "the job queue can't be read") if is_away else "")
 
     def note_outage(self, why_away: str) -> None:
-        """Report the beginning or the end of an outage.
-
-        `why_away` says why HTCondor is unreachable. It is "" while HTCondor answers.
-        """
+        """Report the beginning or the end of an outage. `why_away` is "" if HTCondor answers."""
         if why_away and not self._is_away:
             up = start_command()
             self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")
@@ -49,9 +46,9 @@ class BusyDayWatch:
         self.busy: date | None = None
 
     def update(self, busy: date | None) -> None:
-        """Tell the user what is new about the wait for the day `busy`, or about HTCondor.
+        """Report the beginning of the wait, and the beginning and the end of each outage.
 
-        `busy` is the day on which another process works, or None if no such day is known.
+        `busy` is the day on which another process works, or None if that day is unknown.
         """
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")

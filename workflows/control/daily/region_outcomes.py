@@ -24,7 +24,10 @@ _DURING = {  # the phases of `RegionStatus`
 
 
 class RunsEndings:
-    """Reads the outcomes of an attempt's regions from the attempt's run."""
+    """Reads the outcomes of an attempt's regions.
+
+    Regions that the attempt's run lacks are left out.
+    """
 
     def __init__(self, attempt: Attempt, files: RunFolder, frozen: FrozenStudy) -> None:
         self._attempt = attempt
@@ -38,7 +41,7 @@ class RunsEndings:
         return [self._model_outcome(r) for r in self._own_regions(status) if r.stage.has_model]
 
     def all_outcomes(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of all the attempt's regions. Call this only after the run's end."""
+        """Return the outcomes of all these regions. Call this only after the run's end."""
         failed = [
             self._outcome(region.name, Ending.FAILED, _failure_reason(region, status))
             for region in self._own_regions(status)
@@ -47,7 +50,7 @@ class RunsEndings:
         return [*self.published_outcomes(status), *failed]
 
     def failed_outcomes(self, why: str) -> list[Outcome]:
-        """Return outcomes that say that all regions failed because of `why`."""
+        """Return a failed outcome with the reason `why` for each of these regions."""
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _own_regions(self, status: RunStatus) -> list[RegionStatus]:

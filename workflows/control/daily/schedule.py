@@ -71,8 +71,8 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
 def _owner(folder: DailyFolder) -> str:
     """Return the account that works on the days.
 
-    It is the journal's owner. Without a journal, it is the account that called sudo. If sudo was
-    not used, it is the owner of the runs' folder, or of the nearest existing parent of this folder.
+    This is the journal's owner. Without a journal, this is the account that called sudo. Without
+    sudo, this is the owner of the runs' folder or of its nearest existing parent.
     """
     if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
         return asks
@@ -83,7 +83,7 @@ def _owner(folder: DailyFolder) -> str:
 def _make_runs_folder(folder: DailyFolder, owner: str) -> None:
     """Create the runs' folder. As root, give this folder and its new parents to `owner`.
 
-    The folder is also given to `owner` if it exists without a journal, because an interrupted
+    An existing folder without a journal is also given to `owner`, because an interrupted
     installation may have left it.
     """
     missing = [place for place in folder.root.parents if not place.exists()]
@@ -123,9 +123,8 @@ def remove(file: Path, say: Say) -> None:
 def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
     """Return the name of the timer or job that starts a study's days, and what is wrong with it.
 
-    The name is None if there is neither a timer nor a job, or if there is no timer and HTCondor is
-    unreachable. The second text says why the next day can't start. It is "" if the next day can
-    start, or if no schedule is installed.
+    The name is None if neither was found. If HTCondor is unreachable, no job can be found. The
+    second text is "" if nothing prevents the next day's start, or if no schedule is installed.
     """
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)
@@ -146,7 +145,7 @@ def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
 
 
 def watch_held_job(folder: DailyFolder) -> None:
-    """Send an alert each day, for as long as the job that starts the daily runs is on hold.
+    """Send an alert each day while the job that starts the daily runs is on hold.
 
     Return at once if another process already does this. TrialfleetError if the study or the stored
     alerts can't be used.

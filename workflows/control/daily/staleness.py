@@ -16,8 +16,8 @@ _LEAST, _MOST = -100_000, 100_000  # bounds of a region's priority
 def stalest_first(study: Study, now: datetime) -> Study:
     """Return the study with each region's priority raised by 1 per hour of its model's age.
 
-    So even a region with a low priority goes first sooner or later. A region without a model counts
-    as if its model were a day older than the oldest model.
+    So even a region with a low priority eventually goes first. A region without a model counts as
+    if its model were a day older than the oldest model.
     """
     ages = {region: model_age(study, region, now) for region in study.region_table}
     points = age_points(ages)
@@ -33,8 +33,8 @@ def stalest_first(study: Study, now: datetime) -> Study:
 def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
     """Return by how much to raise each region's priority: 1 per hour of its model's age.
 
-    `ages` has the ages in seconds, and None for a region without a model. Such a region gets 24
-    more than the region with the oldest model.
+    `ages` are in seconds. A region whose age is None has no model. It gets 24 more than the region
+    with the oldest model.
     """
     known = [age for age in ages.values() if age is not None]
     oldest = int(max(known, default=0.0) / _HOUR)

@@ -29,8 +29,7 @@ class Units:
     """The systemd units of a study's schedule: a timer and the service that it starts.
 
     If `system` is True, the units belong to the machine's systemd, otherwise to the user's. `name`
-    is the units' common name without a suffix. It differs for each folder of runs. `place` is the
-    folder of the unit files.
+    is the name of both units, without a suffix. `place` is the folder of the unit files.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Units:
 
     @staticmethod
     def for_study(study: str, folder: DailyFolder, *, system: bool) -> Units:
-        """Return the units for a study whose runs are in `folder`. The unit files needn't exist."""
+        """Return the units for a study whose days are in `folder`. They needn't be installed."""
         which = hashlib.sha256(str(folder.root).encode()).hexdigest()[:8]
         place = _SYSTEM if system else platformdirs.user_config_path("systemd") / "user"
         return Units(f"trialfleet-daily-{study}-{which}", place, system)
@@ -66,9 +65,9 @@ class Units:
     def install(self, study: str, daily: Daily, start: Path, owner: str) -> None:
         """Write the unit files, and start the timer now and after each reboot.
 
-        The service runs the program `start`. The machine's systemd runs this program as the account
-        `owner`. A user's systemd runs it as that user. InputError if the caller may not write the
-        unit files. PoolError if systemd refuses the units.
+        The machine's systemd runs the program `start` as the account `owner`. A user's systemd
+        ignores `owner`. InputError if the caller may not write the unit files. PoolError if systemd
+        refuses the units.
         """
         texts = {
             self.service: render_template(
@@ -126,7 +125,7 @@ class Units:
 
 
 def calendar(daily: Daily, now: datetime) -> list[str]:
-    """Return values for systemd's setting OnCalendar, by which each day starts exactly once.
+    """Return values for systemd's setting OnCalendar that start each day exactly once.
 
     When clocks go forward, some local times do not exist. systemd skips a start at such a time. It
     also skips any start in an hour whose first minute does not exist. A day that would be skipped
@@ -152,9 +151,9 @@ def _is_skipped(daily: Daily, day: date, at: time) -> bool:
 def _all_days_but(days: set[date], first: int) -> list[str]:
     """Return values for OnCalendar that cover all days except `days`, from the year `first` on.
 
-    If clocks go forward in the middle of an hour, any OnCalendar value that covers the day of this
-    change fails with EDEADLK: systemd finds no start on that day or later. So in the month of such
-    a day, the values list all other days.
+    A value must not cover a day on which clocks go forward in the middle of an hour: systemd would
+    find no start on that day or later, and would fail with EDEADLK. So in the months of `days`, the
+    values list all other days.
     """
     months = {day.month for day in days}
     others = ",".join(f"{month:02}" for month in range(1, 13) if month not in months)

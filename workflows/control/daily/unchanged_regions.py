@@ -24,9 +24,8 @@ def unchanged_regions(
 ) -> list[str]:
     """Return the regions whose data and settings are those of their last model.
 
-    `data` and `settings` have a fingerprint of each region's present data and settings. A data
-    fingerprint of None means unknown, and the region counts as changed. `last` has each region's
-    outcome on the last day on which the region got a model.
+    `data` and `settings` have a fingerprint for each region. A region with an unknown data
+    fingerprint (None) counts as changed. `last` has each region's last outcome with a new model.
     """
     return [
         name
@@ -39,8 +38,8 @@ def unchanged_regions(
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
     """Return a fingerprint of the content of a region's data. OSError if a file can't be read.
 
-    Return None if the data is at a URL, if there are no files, or if a file keeps changing. Only
-    files that changed since their checksum was put into `checksums` are read again.
+    Return None if the data is at a URL, if there are no files, or if a file keeps changing. A file
+    that has not changed since its entry in `checksums` is not read again.
     """
     places = study.data_paths(region)
     if any(place.startswith(URL_PREFIXES) for place in places):

@@ -35,9 +35,8 @@ class Target(Protocol):
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Update a region's models in the target, and return a line for each change.
 
-        `keep` limits the number and age of the models that are only in the target, and no longer in
-        the publish folder. If `keep` is None, the target keeps all models.
-        ExportError if the target refuses or is unreachable.
+        `keep` limits the number and age of models that are no longer in the publish folder. If it
+        is None, the target keeps all models. ExportError if the target refuses or is unreachable.
         """
 
 
@@ -64,11 +63,10 @@ def export_all(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Export the models in `models_folders` to all targets, and return the targets' problems.
+    """Export the models in `models_folders`, by default all, to all targets.
 
-    The result maps the title of each target that has a problem to the problem's text. Without
-    `models_folders`, all models are exported. The caller must hold the lock of `folder`
-    (`ExportFolder.hold_lock`).
+    Return the problem of each target that has one, by the target's title. The caller holds the lock
+    of `folder` (`ExportFolder.hold_lock`).
     """
     folder.keep_targets(targets)
     everything = folder.models_folders
@@ -111,7 +109,6 @@ def _export(
 def _target_openers(
     folder: ExportFolder, targets: Targets
 ) -> Iterator[tuple[str, Callable[[], Target]]]:
-    """Yield each target's title, and a function that opens the target."""
     if url := targets.export.s3:
         from trialfleet.workflows.control.export.s3_mirror import S3Mirror
 

@@ -113,8 +113,8 @@ class MlflowServer:
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
         """Add a model to MLflow, or the parts that an earlier export did not add.
 
-        Return the model's version in MLflow, and why the model's trials can't be read. The second
-        text is "" if the trials were added, or if the study doesn't want them in MLflow.
+        Return the model's version in MLflow, and a note. The note is "" unless the model's trials
+        can't be read.
         """
         identity = f"{study}/{region}/{model.run}"
         experiment = self._get_experiment(study)
@@ -208,7 +208,7 @@ class MlflowServer:
             self._client.log_inputs(run_id, inputs)
 
     def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
-        """Create or complete an MLflow run for each trial. Return "", or why this is impossible."""
+        """Create or complete the trials' MLflow runs. Return a note if this is impossible."""
         try:
             found = trials_of_model(model.provenance)
         except TrialfleetError as error:
@@ -281,7 +281,10 @@ class MlflowServer:
                 from mlflow import MlflowClient
             logging.getLogger("mlflow").setLevel(logging.WARNING)
         except ImportError as error:
-            raise ExportError(f"the export needs the package mlflow-skinny: {error}") from None
+            raise ExportError(
+                f"the export needs the package mlflow-skinny ({error}): install it with "
+                "`pip install mlflow-skinny`"
+            ) from None
         uri = self._settings.uri
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
@@ -307,10 +310,7 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables during the `with` block.
-
-    All other environment variables that MLflow reads for its login are unset during the block.
-    """
+    """Set `variables` during the `with` block, and unset MLflow's other login variables."""
     previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:
@@ -350,10 +350,9 @@ def _to_milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """Return the MLflow version of each of a region's models, from the file `record`.
+    """Return the MLflow versions in the file `record`, by the id of the model's run in trialfleet.
 
-    The keys are the ids of trialfleet's runs. The result is {} if the file is about another server
-    than `uri`.
+    Return {} if the file is about another server than `uri`.
     """
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

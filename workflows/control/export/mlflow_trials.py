@@ -43,7 +43,7 @@ class RegionTrials(NamedTuple):
 
 
 def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
-    """Return the finished trials behind a model: those of the model's region in the model's run.
+    """Return the finished trials of a model's region in the model's run.
 
     TrialfleetError if the run can't be read, or if another run now uses the run's folder.
     """
@@ -54,7 +54,7 @@ def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
     frozen = load_frozen(folder.study)
     named = (frozen.study.name, frozen.run)
     if named != (provenance.get("study"), provenance.get("run")):
-        raise ExportError(f"{place} now belongs to another run")
+        raise ExportError(f"the run's folder {place} now belongs to another run")
     trials = [
         build_trial(region, each, {}) for each in RunTrials(folder, frozen).read_region(region)
     ]

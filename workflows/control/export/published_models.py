@@ -22,7 +22,7 @@ OLDEST = datetime.min.replace(tzinfo=UTC)
 class LocalModel:
     """A published model.
 
-    `as_of` is the time by which models count as newer or older, or None if it is unknown.
+    `as_of` is the time that decides which of two models is newer, or None if it is unknown.
     """
 
     path: Path
@@ -36,8 +36,7 @@ class Published:
     """A region's models at one moment.
 
     `region` is the region's slug, the name of `folder`. `models` has the models by run, oldest
-    first. `change` says when and how the current model became current. It is None if no model is
-    current.
+    first. `change` is the last change of the current model. It is None if no model is current.
     """
 
     study: str

@@ -20,9 +20,9 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
 
     If `keys` is None, boto3 finds AWS keys itself. `retries` is the maximum number of attempts
     after the first. To sign URLs, pass the bucket's AWS `region`. Signed URLs then have the host of
-    this region, and the bucket in the path. Otherwise the host begins with the bucket's name. Such
-    URLs fail if the name has dots, because S3's certificate does not cover that host. They also
-    fail if the bucket is in another region, because S3 redirects the request.
+    this region, and the bucket in the path. Without `region`, the host begins with the bucket's
+    name. A signed URL then fails if the name has dots, because S3's certificate does not cover that
+    host. It also fails if the bucket is in another region, because S3 redirects the request.
 
     Raises:
         ExportError: the keys can't be read, or no client can be created.
@@ -60,7 +60,7 @@ def list_objects(
 ) -> list[ObjectTypeDef]:
     """Return S3's entries for all objects in a bucket whose keys begin with `prefix`.
 
-    With a `delimiter`, objects whose keys have it after the prefix are left out.
+    With a `delimiter`, leave out objects whose keys contain it after the prefix.
     """
     pages = client.get_paginator("list_objects_v2").paginate(
         Bucket=bucket, Prefix=prefix, Delimiter=delimiter

@@ -6,9 +6,9 @@ PREFIX/STUDY/REGION/RUN-ID.removed shows that the model is being removed
 PREFIX/STUDY/REGION/latest.json    the pointer to the current model
 
 The pointer always names a complete model. If two processes replace the pointer at once, S3 refuses
-the second request, and its sender reads the pointer again. A model's provenance.json is put first,
-and only if S3 has none yet. So two managers never mix the files of runs with the same id. If an
-export is killed, the next export completes the work without sending files again.
+the second request. The second process then reads the pointer again. A model's provenance.json is
+put first, and only if S3 has none yet. So two managers never mix the files of runs with the same
+id. If an export is killed, the next export completes the work without sending files again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class S3Mirror:
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Update a region's models in S3, and return a line for each change.
 
-        With `keep`, models that exist only in S3 are removed if they exceed the limits of `keep`.
+        Models that exist only in S3 are removed if they exceed the limits of `keep`.
         """
         root = f"{self._prefix}{published.study}/{published.region}/"
         names = {key.removeprefix(root) for key in self._list_objects(root, delimiter="/")} - {
@@ -212,17 +212,14 @@ class S3Mirror:
             condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
             if self._put_bytes(root + POINTER, _bytes(ours), **condition):
                 return [f"{POINTER} is {champion.run}"]
-        raise ExportError(f"{self.title}/…/{POINTER}: another process keeps changing it")
+        raise ExportError(f"another process keeps changing s3://{self._bucket}/{root}{POINTER}")
 
     # -- removal -------------------------------------------------------------------------------
 
     def _remove_superfluous(
         self, root: str, published: Published, keep: Keep, others: set[str]
     ) -> list[str]:
-        """Remove the models in `others` that exceed the limits of `keep`.
-
-        `others` has the models that exist only in S3.
-        """
+        """Remove models that exist only in S3 (`others`) and exceed the limits of `keep`."""
         ages = {run: model.as_of or OLDEST for run, model in published.models.items()}
         for run in others:
             if as_of := _parse_pointer(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
@@ -297,13 +294,12 @@ class S3Mirror:
 def replaces(ours: Pointer, theirs: Pointer) -> bool:
     """Return whether this manager's pointer `ours` replaces `theirs`, the present pointer in S3.
 
-    Return True if both were written from the same folder. If another manager wrote `theirs`, the
-    answer depends on whether a run or a person made that pointer's model current:
+    Return True if both were written from the same folder. Otherwise the rules depend on who chose
+    the model of `theirs`:
 
-    - A run's choice is replaced if the model of `ours` is newer. It is also replaced if a person
-      made the model of `ours` current after the run's choice.
-    - A person's choice is replaced only if the model of `ours` became current later. In addition,
-      this model must be newer, or a person must have made it current.
+    - A run: the model of `ours` must be newer, or a person must have chosen it at a later time.
+    - A person: the model of `ours` must have been chosen at a later time. In addition, it must be
+      newer, or a person must have chosen it.
     """
     if ours["writer"] == theirs.get("writer"):
         return True

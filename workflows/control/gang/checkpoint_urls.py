@@ -1,15 +1,15 @@
 """Checkpoints of gangs in S3, and the signed URLs with which ranks put and get them.
 
-The keeper (`keeper.py`), the process that assigns ranks to a gang's jobs, reads the first of these
-files and writes the second:
+The keeper (`keeper.py`) assigns ranks to a gang's jobs. It reads gang-store.json and writes
+gang/links.json:
 
-gang-store.json   the S3 prefixes for the checkpoints of an attempt, and of earlier attempts whose
-                  checkpoints may remain; missing if the study sets no prefix for gangs
+gang-store.json   the S3 prefixes for the checkpoints of the present attempt, and of earlier
+                  attempts that may have left some; missing if the gang sets no `checkpoints`
 gang/links.json   the signed URLs for the present generation, valid for some hours
 
-A thread of the keeper sends the requests to AWS. If ranks start from a checkpoint in S3, the keeper
-waits for the answer, for at most 10 s. Otherwise it doesn't wait. A rank without URLs sends
-checkpoints through the access point.
+A thread of the keeper sends the requests to AWS. The keeper waits for the answer only if ranks
+start from a checkpoint in S3, and for at most 10 s. A rank without URLs sends checkpoints through
+the access point.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 class _Signed:
     """The URLs that were last signed for a gang.
 
-    `last` is the highest number of a checkpoint that has a URL. `at` is the time of signing, in
+    `last` is the number of the last checkpoint that has a URL. `at` is the time of signing, in
     seconds of a monotonic clock.
     """
 
@@ -89,8 +89,8 @@ class GangStore:
         """Write signed URLs for the gang's next checkpoints, if the gang is training.
 
         `files` are the names of the files that the gang has sent to the access point. They show
-        which checkpoint was the last. Call this before the roster is written, because agents that
-        see the roster read the URLs.
+        which checkpoint was the last. Call this before writing the roster, because agents read the
+        URLs when they see a new roster.
         """
         there = _read_location(place)
         if there is None or roster.state != RUN:
@@ -135,16 +135,16 @@ class GangStore:
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
         """Remove checkpoints from S3 in the background.
 
-        Call this while the pointers, local files that name the objects in S3, still exist.
+        Call this before deleting the local files `names`. They show which checkpoints are in S3.
         """
         there, gone = _read_location(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove an attempt's S3 objects, then gang-store.json, in the background.
+        """Remove the S3 objects of an attempt and of the attempts before it, in the background.
 
-        Objects that earlier attempts of the DAG node left are removed, too.
+        Then remove gang-store.json.
         """
         there = _read_locations(place)
         if there and there[0] not in self._ended:
@@ -157,10 +157,7 @@ class GangStore:
             place.gang_store.unlink(missing_ok=True)
 
     def _delete(self, location: _Location, names: Iterable[str] | None) -> bool:
-        """Delete the named objects, or all objects if `names` is None.
-
-        Return whether the deletion succeeded.
-        """
+        """Delete the named objects, or all if `names` is None. Return whether this succeeded."""
         try:
             asked = self._clients.get(location.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None
@@ -194,7 +191,7 @@ class GangStore:
 
 
 def _client(keys: S3Keys | None, bucket: str) -> S3Client:
-    """Return a client for the bucket's AWS region, as S3 refuses URLs signed for other regions."""
+    """Return a client for the bucket's AWS region. S3 refuses URLs signed for other regions."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

@@ -1,8 +1,8 @@
 """The program `keep-gangs FOLDER`, which writes the rosters (lists of ranks) of a run's gangs.
 
-The DAG of each region starts this program as a service node. Only one of these processes works, for
-all regions, and if it ends, another takes its place. HTCondor restarts a killed process, which
-continues from the rosters and the job queue.
+The DAG of each region starts this program as a service node. One of these processes works for all
+regions, and the others wait until it ends. HTCondor restarts a killed process, which continues from
+the rosters and the job queue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trialfleet.infra.pool.connection import cache_connection
 from trialfleet.nodes.gang.member import Member, parse_member, state_file_name
 from trialfleet.restart_after_update import Updates
 from trialfleet.workflows.control.gang.checkpoint_urls import GangStore
-from trialfleet.workflows.control.gang.speaker import Speaker
+from trialfleet.workflows.control.gang.speaker import ServiceMessages
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import DONE, Job, Roster, Size
@@ -68,9 +68,8 @@ log = logging.getLogger(__name__)
 class Keeper:
     """Writes the rosters of one run's gangs.
 
-    Checkpoints are in S3 if there is a `store`, else on the access point. `seconds` has the time
-    limits of regions' gangs, by the region's slug (its name in paths). A limit counts from the
-    start of the gang's first job. After that time, the gang begins no further trial.
+    Without a `store`, checkpoints are on the access point. `seconds` has a time limit for each
+    region, by slug. A gang begins no further trial if its first job started longer ago.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class Keeper:
     def _keep(self, cluster: int, ads: list[dict[str, Any]]) -> None:
         place = TrialFolder(Path(ads[0]["Iwd"]))
         size = Size(ads[0]["TrialfleetGangMin"], ads[0]["TrialfleetGangMax"])
-        speaker = Speaker(place, cluster)
+        speaker = ServiceMessages(place, cluster)
         if speaker.order is None:
             _remove(cluster, (ad["ProcId"] for ad in ads), NO_ORDER)
             return
@@ -167,8 +166,7 @@ class Keeper:
 def _list_delivered(place: TrialFolder, max_bytes: int) -> Collection[str] | None:
     """Return the names of the files that a gang has sent to the access point.
 
-    If the files have more than `max_bytes` bytes in total, or are unreadable, delete all files and
-    return None.
+    If the files are unreadable, or larger than `max_bytes` in total, delete them and return None.
     """
     try:
         sizes = untrusted_files.folder_sizes(place.gang)

@@ -1,8 +1,8 @@
 """Messages between a gang and the optimiser's service, sent by the keeper for the gang's agents.
 
-The keeper is the process that assigns ranks to the gang's jobs. To the service a gang looks like a
-job with one agent (docs/trial-jobs.md has the protocol). The messages are kept in the files
-`agent.json` and `order.json`. So after a crash, the next keeper continues.
+The keeper is the process that assigns ranks to the gang's jobs. To the service, a gang looks like a
+job with one agent (docs/trial-jobs.md has the protocol). The messages are in the files `agent.json`
+and `order.json`, so the next keeper continues after a crash.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
-class Speaker:
+class ServiceMessages:
     """Sends messages to the optimiser's service for the gang whose jobs have the id `cluster`."""
 
     def __init__(self, place: TrialFolder, cluster: int) -> None:
@@ -43,9 +43,10 @@ class Speaker:
         self.order: Order | None = read_order(place)
 
     def advance(self, roster: Roster, now: float) -> Roster:
-        """Return `roster`, changed as the service ordered: to the next trial, or to the gang's end.
+        """Return the roster that follows from the service's last order.
 
-        The gang also ends if the service has not answered a message for `PATIENCE` seconds.
+        The order starts the next trial or ends the gang. The gang also ends if the service has not
+        answered a message for `PATIENCE` seconds.
         """
         said, order = self._said, self.order
         if order is None or roster.state == DONE:
@@ -74,12 +75,11 @@ class Speaker:
         )
 
     def report(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Send the service a message if a step of the keeper calls for one.
+        """Send the service the message that the keeper's last step calls for, if there is one.
 
-        `before` and `after` are the roster before and after the step, and `jobs` the gang's jobs.
-        A message says that the gang's first trial has begun, or that a trial has ended. If the gang
-        has not got a trial yet, the message asks for the first trial. `wants` is True if
-        the gang has time for another trial.
+        The message says that the gang's first trial has begun, or that a trial has ended, or it
+        asks for the first trial. `before` and `after` are the roster before and after the step.
+        `wants` is True if the gang has time for another trial.
         """
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)

@@ -2,10 +2,10 @@
 
 A published model becomes the current model unless a later run or day has a model. So a run that is
 resumed late, or a run for a past day, doesn't replace a newer model. Only a person can switch the
-link to an older model. This choice stays until a model is published that is later than all
-others. A model whose time is in the future never counts as later, because a wrong clock gave it
-that time. Each switch of the link is recorded in the region's history, from which a rollback finds
-the previous model.
+link to an older model. This choice stays until a run publishes a model that is newer than all
+others. A model whose time is in the future never counts as newer, because a wrong clock gave it
+that time. Each switch of the link is recorded in the region's history. A rollback finds the
+previous model there.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ LOCK = ".lock"
 
 
 def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
-    """Lock a region's folder of models during a `with` block.
-
-    Wait while another process holds the lock. The `with` statement always yields True.
-    """
+    """Wait for the lock of a region's folder of models. The `with` block always gets it."""
     return lock_file(models_folder / LOCK, wait=True)
 
 
@@ -53,9 +50,9 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     """Return why `published` must not become the current model; None if nothing prevents it.
 
-    One possible reason is that a later run has published a model, even if that model isn't current.
-    The other is that `published` was current before, and was replaced. A publication that is
-    repeated after a crash must not undo this, because a person may have replaced the model.
+    There are two possible reasons. Either a later run has published a model, current or not. Or
+    `published` was current before and was replaced, perhaps by a person. A publication that is
+    repeated after a crash must not undo this.
     """
     link = published.parent / LATEST
     current = link.resolve()  # perhaps the choice of a person
@@ -89,10 +86,7 @@ def _subject(model: Path, current: Path) -> str:
 
 
 def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
-    """Return one of two models, and words that compare this model's age with the other's.
-
-    An example is (newer, "is of a later day").
-    """
+    """Return one of two models, and words about its age, such as "is of a later day"."""
     day, before = (read_provenance(model).get("date") for model in (newer, older))
     planned, planned_before = planning_time(newer), planning_time(older)
     if day and before and day != before:
@@ -134,8 +128,8 @@ def restore(model: Path) -> None:
 def switch(link: Path, run: str, by: str, why: str = "") -> None:
     """Point `link` at the model of `run`, and record this change in the region's history.
 
-    `by` says what makes the change, such as "rollback". `why` is a person's reason, if there is
-    one. The caller holds `models_lock`. InputError if `link` is a folder.
+    `by` says what makes the change, such as "rollback". `why` is a person's reason. The caller
+    holds `models_lock`. InputError if `link` is a folder.
     """
     if link.is_dir() and not link.is_symlink():
         raise InputError(f"{str(link)!r} is a folder and must be a link: move the folder away")

@@ -41,8 +41,8 @@ def predict(
             column's mean in the training rows. An unknown category has no effect.
 
     Raises:
-        ValueError: the folder has no such model, a row has text instead of a number, or a column
-            that the model needs is missing.
+        ValueError: the folder has no model of `trainer: tabular`, a row has text instead of a
+            number, or a column that the model needs is missing.
         OSError: the folder is missing, or can't be read.
     """
     from trialfleet.nodes.tabular.predict import load_model
@@ -52,7 +52,7 @@ def predict(
 
 
 def predict_frame(model: Model, frame: pl.DataFrame) -> list[float] | list[str]:
-    """Return the model's prediction for each row; the values are explained at `predict`."""
+    """Return a prediction for each row of `frame`. See `predict` for the values."""
     model.columns.check_header(frame.columns)
     return _predict_frame(model, frame, 1)
 
@@ -69,8 +69,7 @@ class UnknownCategories:
     def count(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
         """Add the unknown categories in `rows` to the counts. Missing values don't count.
 
-        `columns` are the model's columns. `codes` has a row for each of `rows`, and a column for
-        each categorical column. The code of an unknown category is 0.
+        `codes` has the shape (rows, categorical columns). The code of an unknown category is 0.
         """
         self._rows += len(rows)
         for place, (name, vocabulary) in enumerate(columns.categorical.items()):
@@ -100,11 +99,10 @@ def predict_file(
     Return the number of rows. `folder` contains the model. The new column is called
     `predicted_TARGET`, where TARGET is the target's name. A file whose name ends in .parquet or .pq
     is read as Parquet. Any other file is read as CSV with a header. Unknown categories are counted
-    in `unknown`, if it is given.
+    in `unknown`.
 
     Raises:
-        ValueError: the folder has no model of `trainer: tabular`, or the rows can't be used. The
-            message says what is wrong.
+        ValueError: the folder has no model of `trainer: tabular`, or the rows can't be used.
         OSError: a file can't be read.
     """
     from trialfleet.nodes.tabular.predict import load_model

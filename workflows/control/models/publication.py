@@ -56,10 +56,10 @@ class Publication:
     Attributes:
         path: the folder with the model's files, metrics.json, provenance.json and card.json.
         not_latest: the reason why this model is not the current one; None if it is.
-        awaits_approval: why the model passed the gate, if a person still has to approve it;
+        awaits_approval: why the model passed the gate, if it waits for a person's approval;
             otherwise None.
-        removed: a line that says which old models were removed by the study's `keep`, or why they
-            can't be removed. None if no model was beyond the limits of `keep`.
+        removed: a line about old models that were beyond the limits of the study's `keep`, or None.
+            They were removed, or the line says why this is impossible.
     """
 
     path: Path
@@ -84,8 +84,8 @@ def publish(
     study has no gate.
 
     Raises:
-        InputError: another run with the same id has published a model of this region, or the
-            trainer's folder model/ has a file that can't be published.
+        InputError: another run with the same id has published a model of this region, the trainer's
+            folder model/ has a file that can't be published, or the training's result is damaged.
         OSError: the publish folder can't be written.
     """
     check_model(best.model)
@@ -106,7 +106,7 @@ def publish(
 
 
 def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
-    """If a person has to approve the model, record that, and return why it passed the gate.
+    """Record that the model waits for approval, and return why it passed the gate.
 
     Return None if no approval is needed, or if the model can't become current anyway.
     """
@@ -119,11 +119,7 @@ def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> s
 
 
 def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
-    """Remove models beyond the limits of `keep`.
-
-    Return a line about the removed models, or why they can't be removed. Return None if no model is
-    beyond the limits.
-    """
+    """Remove models beyond the limits of `keep`. Return the value of `Publication.removed`."""
     if keep is None:
         return None
     try:
@@ -162,7 +158,7 @@ def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdi
             beside.replace(published)
         elif not _is_same_training(beside, published):
             raise InputError(
-                f"{str(published)!r} exists already, but not from this run; "
+                f"{str(published)!r} exists already and has the model of another training; "
                 "plan with another --run-id, or move that folder away and resume this run"
             )
     finally:
@@ -173,7 +169,7 @@ def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdi
 def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
     result = read_outcome(best, 0, frozen.study.objective.metric, {})
     if not isinstance(result, Complete):
-        raise InputError(f"{best.result} can't be published: {result.error}")
+        raise InputError(f"the training in {best.root} has no usable result: {result.error}")
     untrusted_files.copy_tree(best.model, folder)
     folder.chmod(0o755)  # a temporary folder is closed to others
     write_json(folder / METRICS, result.metrics)
@@ -195,12 +191,12 @@ def check_model(model: Path) -> None:
         for _ in untrusted_files.list_tree(model):
             pass
     except OSError as error:
-        raise InputError(f"{error}, so the model can't be published") from error
+        raise InputError(f"a model may only contain plain files, but {error}") from error
     for name in (METRICS, PROVENANCE, CARD):
         if os.path.lexists(model / name):
             raise InputError(
-                f"{str(model / name)!r} can't be published: trialfleet uses that name in the "
-                "published folder; have the trainer choose another file name"
+                f"{str(model / name)!r} has a name that trialfleet itself uses in the published "
+                "folder; have the trainer choose another file name"
             )
 
 
@@ -228,7 +224,7 @@ def _read_origin(published: Path) -> dict[str, Any] | None:
 def _provenance(frozen: FrozenStudy, best: TrialFolder, result: Complete) -> dict[str, Any]:
     """Return the origin of a model: what is needed to train it again.
 
-    InputError if trial.json in `best` is damaged. OSError if a file of `best` can't be read.
+    InputError if a file in `best` is damaged. OSError if a file can't be read.
     """
     trial = untrusted_files.read_record(
         best.trial_json, "region", "trial", "params", "seed", "objective"

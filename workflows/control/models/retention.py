@@ -53,8 +53,8 @@ def remove_superfluous(
 ) -> list[str]:
     """Remove models beyond the limits of `keep`; return the runs of these models, oldest first.
 
-    Models of the runs in `spared` stay, and so do those that `models_to_keep` returns. The caller
-    holds `models_lock`. OSError if the folder can't be written.
+    The models of the runs in `spared` and in `models_to_keep(models_folder)` stay. The caller holds
+    `models_lock`. OSError if the folder can't be written.
     """
     going = models_to_remove(
         _ages(models_folder), keep, now, {*spared, *models_to_keep(models_folder)}

@@ -27,7 +27,7 @@ def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple
     the region's history.
 
     Raises:
-        InputError: there is no such model. The message names the other models.
+        InputError: there is no previous model, or no model of the run `to`.
         OSError: the folder can't be written.
     """
     with models_lock(models_folder):
@@ -46,7 +46,8 @@ def _find_named(models_folder: Path, run: str) -> str:
     if read_provenance(models_folder / run).get("run") != run:
         there = ", ".join(model.name for model in list_models(models_folder)) or "none"
         raise InputError(
-            f"{display_name(models_folder)} has no model of the run {run!r}; there are: {there}"
+            f"{display_name(models_folder)} has no model of the run {run!r}; "
+            f"runs with a model: {there}"
         )
     return run
 
@@ -57,7 +58,8 @@ def _find_previous(models_folder: Path, current: str) -> str:
         others = [model.name for model in list_models(models_folder) if model.name != current]
         more = f"; name another with --to: {', '.join(others)}" if others else ""
         raise InputError(
-            f"{display_name(models_folder)}: there is no previous model before {current}{more}"
+            f"{display_name(models_folder)}: none of the models here was current before "
+            f"{current}{more}"
         )
     return there[-1]
 
@@ -65,7 +67,7 @@ def _find_previous(models_folder: Path, current: str) -> str:
 def rollback_targets(models_folder: Path) -> list[str]:
     """Return the runs whose models become current again by repeated rollbacks, oldest first.
 
-    The first rollback goes back to the model of the last run in the list.
+    The next rollback goes back to the last run in the list.
     """
     previous = current_runs(models_folder / LATEST)[:-1]
     return [run for run in previous if read_provenance(models_folder / run).get("run") == run]
@@ -74,8 +76,7 @@ def rollback_targets(models_folder: Path) -> list[str]:
 def current_runs(link: Path) -> list[str]:
     """Return the runs whose models are or were current, oldest first.
 
-    Models that a rollback replaced are left out. The model of the last run in the list is the
-    current model.
+    Models that a rollback replaced are left out. The last run in the list has the current model.
     """
     stack: list[str] = []
     for change in history.changes(link):

@@ -27,9 +27,8 @@ Clock = Callable[[], float]  # returns the time in Unix seconds
 def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> None:
     """Send waiting events until none is left. Several processes may do this at the same time.
 
-    Events for a channel are left to another process if the channel's secret is missing from this
-    process's environment. `channels` returns the study's channels. It is called again before each
-    try, because a person may correct the study between two tries.
+    Channels whose secret is missing from this process's environment are left to other processes.
+    `channels` is called before each try, because a person may correct the study between two tries.
     """
     while True:
         known = channels()

@@ -121,9 +121,8 @@ class RunEvents:
     def _money_events(self, status: RunStatus) -> Iterator[Event]:
         """Yield the events about budgets in USD and about the fleet's price cap.
 
-        For the event "80% of the budget", only spent money counts. For the event "budget used up",
-        money that is reserved for running jobs counts, too. So the second event may come without
-        the first.
+        The event "budget-80" counts only spent money. The event "budget-spent" also counts money
+        that is reserved for running jobs. So "budget-spent" may come without "budget-80".
         """
         budget = self._frozen.study.budget
         for region in status.regions:
@@ -246,9 +245,9 @@ class RunEvents:
     ) -> Event:
         """Return an event. The same folder, `kind`, region and `key` always give the same id.
 
-        `what` is the title without the names of study, run and region. `text` has the details.
-        `key` distinguishes several events of one kind and region. `data` has values for programs,
-        by default the best result and the published model of `region`.
+        `what` is the title without the names of study, run and region. `key` distinguishes several
+        events of one kind and region. `data` has values for programs, by default the best result
+        and the published model of `region`.
         """
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()

@@ -51,7 +51,7 @@ def _section_texts(events: Sequence[Event]) -> Iterator[str]:
 def _event_texts(event: Event, max_texts: int, max_length: int) -> Iterator[str]:
     """Yield an event's title and lines as at most `max_texts` texts.
 
-    No text is longer than `max_length`. Lines that don't fit are counted at the end.
+    Each text has at most `max_length` characters. The last one says how many lines don't fit.
     """
     start, lines = f"{_title(event)}\n", [_line(line) for line in event.text.splitlines()]
     if not lines:

@@ -35,7 +35,7 @@ class PoolFacts:
 
     Attributes:
         trouble: the reason why the pool is unreachable; "" if the pool answers.
-        on_this_machine: True for an embedded pool: jobs run on this machine, as this account.
+        on_this_machine: True for an embedded pool. Its jobs run on this machine, as this account.
         job_path: the PATH of jobs in an embedded pool.
     """
 
@@ -70,7 +70,7 @@ def _job_path() -> str:
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
     """Choose the accelerator and the Python of trials; return the study with both, and notes.
 
-    The notes say what was chosen, and why. An accelerator that the study sets is not changed.
+    The notes say what was chosen, and why. An accelerator that the study sets stays.
     UnusableStudyError if the chosen Python is missing, fails or is too old.
     """
     accelerator, why = _choose_accelerator(study, pool)
@@ -80,9 +80,9 @@ def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Return whether `settle` can have made `settled` from `study`, for some pool.
+    """Return whether `settled` can be the result of `settle` for `study` and some pool.
 
-    So the two studies may differ only in an accelerator and a Python that `settle` chose.
+    The two studies may differ only in the accelerator and the Python.
     """
     decided: dict[str, str | None] = {}
     if study.accelerator == "auto":
@@ -116,7 +116,7 @@ def _choose_accelerator(study: Study, pool: PoolFacts) -> tuple[str, str]:
 
 
 def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
-    """Return the Python that runs trials, and a line about it. None means each node's python3."""
+    """Return the Python that runs trials (None: each node's python3), and a line about it."""
     if study.image:
         return study.python, _python_of_image(study.python or PYTHONS[0], study.image)
     if not pool.on_this_machine:
@@ -136,7 +136,7 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
 
 
 def _python_of_image(python: str, image: str) -> str:
-    """Return a line about an image's Python, which is tested if apptainer can run the image here.
+    """Return a line about an image's Python. If apptainer can run the image here, test it.
 
     UnusableStudyError if the image lacks this Python, or if the Python is too old.
     """

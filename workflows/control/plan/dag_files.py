@@ -27,7 +27,7 @@ from trialfleet.workflows.study.trainer_command import PYTHONS
 
 
 def render_files(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
-    """Return the texts of a run's files, by path relative to the run's folder; write nothing."""
+    """Return the texts of a run's files, by path relative to the run's folder. Write nothing."""
     submits = [folder.optimizer_submit, folder.publish_submit, folder.report_submit]
     submits += [folder.fleet_submit] if graph.autoscale != "off" else []
     submits += [folder.gang_submit] if frozen.study.has_gangs else []
@@ -91,7 +91,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
 
 
 def _jobs_of_node(study: Study, region: RegionGraph) -> int:
-    """Return how many jobs DAGMan may run for a DAG node, one after the other."""
+    """Return how many jobs DAGMan may run one after the other for a DAG node."""
     each = study.retries + NODE_FAULTS
     per_job = min(region.trials_per_job or region.trials, region.trials)
     return each if per_job == 1 else (each + 1) * per_job

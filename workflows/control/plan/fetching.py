@@ -25,7 +25,7 @@ class UnreachableError(Exception):
 def fetch(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
     """Yield a local file with the content of `place`, a path or an s3:// URL.
 
-    An object in S3 is downloaded to `folder`, and deleted when the `with` block ends.
+    An object in S3 is downloaded to `folder`. The copy is deleted when the `with` block ends.
     UnreachableError if the object can't be read. OSError if `folder` can't be written.
     """
     if not place.startswith(URL_PREFIXES):
@@ -55,7 +55,7 @@ def object_identity(url: str, keys: S3Keys | None) -> dict[str, Any]:
 
 @contextmanager
 def _open_object(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Yield an S3 client, and an object's bucket and key; turn errors into UnreachableError."""
+    """Yield an S3 client and an object's bucket and key. Turn errors into UnreachableError."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     from trialfleet.infra.fleet.aws.clients import error_code

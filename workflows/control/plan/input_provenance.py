@@ -1,7 +1,7 @@
 """The input files of a run's jobs: size, times and checksum before the run, and later changes.
 
-HTCondor reads the input files again for each job. So the optimiser's service compares their sizes
-and times after each job. Only an unchanged file is certainly the file that a model was trained on.
+HTCondor reads the input files again for each job, so a model may be trained on a changed file. The
+optimiser's service therefore compares the files' sizes and times after each job.
 """
 
 from __future__ import annotations
@@ -40,15 +40,14 @@ def list_inputs(study: Study, folder: RunFolder, region: str) -> list[str]:
 
 
 def image_files(study: Study) -> list[Path]:
-    """Return a list with the .sif image that HTCondor sends to jobs; [] if the study has none."""
+    """Return the .sif image that HTCondor sends to jobs, in a list; [] if the study has none."""
     return [Path(study.image)] if study.image and is_sif(study.image) else []
 
 
 def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
-    """Record the files of a run's code and image, and the study's git commit.
+    """Record sizes, times and checksums of a run's code and image, and the study's git commit.
 
-    For each file, its size, times and checksum are recorded. The caller must sync the run's folder
-    to disk afterwards.
+    The caller must sync the run's folder to disk afterwards.
     """
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *list_files(folder.code), *image_files(frozen.study)]
@@ -78,9 +77,9 @@ def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> Non
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
-    """Record which inputs of a region have changed since `freeze_data`.
+    """Record which files of a region's data or of the run's code and image have changed.
 
-    Changes that were recorded earlier stay recorded.
+    Changes that were recorded earlier stay recorded. Objects in S3 are not compared.
     """
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
@@ -88,10 +87,10 @@ def note_changes(folder: RunFolder, slug: str) -> None:
 
 
 def training_provenance(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
-    """Return what a region's model was trained on: data, code, and changes of these files.
+    """Return the data and the code with which a region's model was trained, and their changes.
 
     `freeze_code` and `freeze_data` leave out the checksums of large files. This function computes
-    them, except for files that have changed. OSError if the run's folder can't be written.
+    them for the files that have not changed. OSError if the run's folder can't be written.
     """
     files = folder.region(slug)
     of_run, of_region = (read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs))
@@ -125,8 +124,8 @@ def _write(
 ) -> None:
     """Write `entries` to `file`, with relative paths for files in the run's folder.
 
-    Relative paths stay valid when the last step of planning renames this folder. `file` also gets
-    a list of those `places` that are folders, and the items `more`.
+    Relative paths stay valid when planning renames the run's folder at its end. `file` also gets
+    the `places` that are folders, and the items `more`.
     """
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry
@@ -165,7 +164,7 @@ def _is_in_state(path: Path, then: FileState | None) -> bool:
 
 
 def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
-    """Add missing checksums to `entries`, except for changed files; return the changed files."""
+    """Add the missing checksums of unchanged files to `entries`. Return the changed files."""
     checksums = Checksums(folder.checksums)
     missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
     for entry in missing:
@@ -197,7 +196,7 @@ def _object(url: str, study: Study) -> dict[str, Any]:
 def _replaced_objects(study: Study, entries: Entries) -> list[str]:
     """Return the URLs of S3 objects that have changed since their entries were made.
 
-    If an object has changed or can't be read any more, only the URL stays in its entry.
+    Remove all but the URL from the entry of an object that has changed or can't be read any more.
     """
     replaced = []
     for entry in entries:
@@ -217,8 +216,8 @@ def _replaced_objects(study: Study, entries: Entries) -> list[str]:
 def _source(frozen: FrozenStudy) -> dict[str, Any]:
     """Return the study's `file`, its git `commit`, and `dirty`. Unknown items are left out.
 
-    `dirty` is true if tracked files had uncommitted changes. A study made in Python has no file.
-    Then the commit is that of the trainer's folder.
+    `dirty` is true if tracked files have uncommitted changes. For a study made in Python, which has
+    no file, `commit` and `dirty` are about the trainer's folder.
     """
     trainer = frozen.study.trainer
     files = trainer.files if isinstance(trainer, Trainer) else []

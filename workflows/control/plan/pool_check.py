@@ -41,9 +41,10 @@ _SECONDS = 60.0  # limit for condor_submit's dry run
 
 @dataclass(frozen=True, kw_only=True)
 class PoolCheck:
-    """The answer whether a pool, or its fleet, can run the trials of a run.
+    """The result of the check whether a pool, or its fleet, can run the trials of a run.
 
-    Trials of different regions differ only in the disk space that they request.
+    Only the regions with the smallest and the largest input are checked, because the trials of
+    different regions differ only in the disk space that they request.
 
     Attributes:
         prospects: how many slots can run the trials of the region with the smallest input. None if
@@ -65,7 +66,7 @@ class PoolCheck:
 
     @property
     def can_begin(self) -> bool:
-        """True if trials of at least one region may run in the pool or its fleet, now or later."""
+        """True if some region's trials may run in the pool or its fleet, now or later."""
         return self.prospects is None or self._can_begin(self.prospects, self.suitable)
 
     def _can_begin(self, found: Prospects, suitable: SuitableTypes | None) -> bool:
@@ -77,7 +78,7 @@ class PoolCheck:
 
     @property
     def hopeless(self) -> str:
-        """The reason why some region's trials can never run in pool or fleet; "" if all may run."""
+        """The reason why some region's trials can never run; "" if all may run."""
         if not self.can_begin:
             return str(self.suitable or self.prospects)
         if self.largest and not self._can_begin(self.largest[1], self.suitable_for_largest):
@@ -114,10 +115,9 @@ class PoolCheck:
 
 
 def check_pool(folder: RunFolder, regions: Sequence[RegionGraph] = ()) -> PoolCheck:
-    """Check whether a pool can run the trials of a planned run.
+    """Check whether a pool can run the trials of a planned run, or only those of `regions`.
 
-    If `regions` are given, only their trials are considered. If the pool is unreachable, the result
-    says so.
+    If the pool is unreachable, the result says so.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study
@@ -180,7 +180,7 @@ def _disk_bytes(job: ClassAd) -> float:
 def _extreme_regions(
     folder: RunFolder, study: Study, regions: Sequence[RegionGraph]
 ) -> tuple[RegionGraph, RegionGraph]:
-    """Return the two regions whose trials request the least and the most disk space."""
+    """Return the regions with the smallest and the largest local input files."""
     size = cache(_file_bytes)  # regions may share files
 
     def input_bytes(region: RegionGraph) -> int:
@@ -199,7 +199,7 @@ def _file_bytes(place: str) -> int:
 def trial_ad(folder: RunFolder, run: str, study: Study, region: RegionGraph) -> ClassAd:
     """Return the ClassAd that a job for a region's trials would have.
 
-    PoolError if condor_submit refuses the job's submit file, or can't be run.
+    PoolError if condor_submit refuses the submit file, or can't be run.
     """
     node = region.trial_nodes[0]
     place = folder.region(region.slug).trial(node)

@@ -1,7 +1,7 @@
 """Functions that check a study, a run's id and its place, and then write the run's folder.
 
 The same study, run id, time and folder give the same bytes. The folder is written under a temporary
-name and then renamed. So an interrupted plan leaves no run.
+name and then renamed, so an interrupted plan leaves no run.
 """
 
 from __future__ import annotations
@@ -73,13 +73,11 @@ def write_plan(
 ) -> RunFolder:
     """Write the folder of a run and return it.
 
-    `study` lists its regions by name, and has absolute paths and the defaults for the pool. The id
-    `run` also names the folders of the run's models. The folder `out` must be empty or missing.
-    `created` is the time of planning, by default now. `aws` has the AWS settings for the run's
-    autoscaler. `notes` are lines about the choices made for the study. `places` says in which line
-    of the study's file a trial's memory, disk and time are limited. `day` is the day that the run
-    is for. `costs` are mean costs of previous jobs. `previous` are results from which the run
-    learns.
+    `study` has regions by name, absolute paths, and an accelerator other than "auto". The id `run`
+    also names the folders of the run's models. The folder `out` must be empty or missing. `created`
+    is the time of planning; None means now. `aws` is for the run's autoscaler. `notes` are lines
+    about the choices made for the study. `places` has `FILE:LINE` for each key of the study that
+    limits a trial's memory, disk or time. `previous` are results from which the run learns.
 
     Raises:
         InputError: the run's id or folder can't be used, a model with this id is already published,
@@ -104,7 +102,8 @@ def write_plan(
     graph = build_graph(study)
     if published := published_already(study, run):
         raise InputError(
-            f"run id {run!r}: {str(published)!r} exists already; choose another id with --run-id"
+            f"run id {run!r}: a model of a run with this id is already in {str(published)!r}; "
+            "choose another id with --run-id"
         )
     frozen = FrozenStudy(
         run=run,
@@ -166,10 +165,10 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield pairs: a parameter's name, and the default settings with an extreme value of it.
+    """Yield a parameter's name, and the default settings with an extreme value for it.
 
-    The extreme values of a number are the ends of its range. Each choice of a categorical parameter
-    counts as an extreme value. The last pair has the unchanged default settings, and no name.
+    The extreme values of a number are the ends of its range; those of a categorical parameter are
+    all choices. The last pair has no name and the unchanged default settings.
     """
     defaults = space.trial_params(space.defaults())
     for name, parameter in space.parameters.items():
@@ -271,7 +270,9 @@ def _write_tables(study: Study, folder: RunFolder, draft: RunFolder, day: RunsDa
     try:
         check_transferable(str(folder.root))
     except ValueError as error:
-        raise InputError(f"the run's folder: {error}; choose another folder with --out") from error
+        raise InputError(
+            f"the run's folder {error}; or choose another folder with --out"
+        ) from error
     checks = DayChecks(study, day.date) if day and study.daily else None
     write_tables(study, draft, table_progress(), checks)
 
@@ -282,7 +283,7 @@ def _check_space(place: Path) -> None:
 
 
 def _write_texts(root: Path, texts: dict[Path, str], private: set[Path]) -> None:
-    """Write text files. Those in `private` are readable only by their owner from the start."""
+    """Write text files. Only the owner can read those in `private`, even while they are written."""
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Ids of runs: by default the local time to the second, with a number added if the id is taken.
 
 An id names a run's folder and the folders of the run's models. Planning claims an id for both uses.
-Each claim is a file or folder that only one process can create. So plans that are made at the same
-time get different ids.
+Each claim is a file or folder that only one process can create, so simultaneous plans get different
+ids.
 """
 
 from __future__ import annotations
@@ -64,10 +64,7 @@ class Claim:
     made: tuple[Path, ...] = ()
 
     def release(self) -> None:
-        """Give up the id: remove the `made` paths, except folders that contain other files.
-
-        If the run's folder was written, nothing is removed.
-        """
+        """Remove the `made` paths without other content, unless the run's folder was written."""
         if RunFolder(self.place).study.exists():
             return
         for path in self.made:
@@ -78,9 +75,8 @@ class Claim:
 def claim_run(study: Study, out: Path | None) -> Claim:
     """Choose an id and a folder for a run, and keep other plans from taking them.
 
-    The id is the name of `out`, the run's folder, if this name is a valid id. Otherwise the id is
-    the time. A number is added if the id is taken. If `out` is None, the run's default folder is
-    created at once.
+    The id is the name of the run's folder `out` if this name is a valid id, otherwise the time. A
+    number is added if the id is taken. If `out` is None, the run's default folder is created.
 
     InputError if a folder can't be created.
     """
@@ -103,7 +99,7 @@ def _claim_run(study: Study, out: Path | None) -> Claim:
             return Claim(run, place, tuple(claimed))
         if _try_mkdir(place):
             return Claim(run, place, (place, *new, *claimed))
-    raise AssertionError("there is always another number")
+    raise AssertionError("no number is free for the run's id")
 
 
 def _absent_folders(folder: Path) -> list[Path]:
@@ -111,10 +107,10 @@ def _absent_folders(folder: Path) -> list[Path]:
 
 
 def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) -> list[Path] | None:
-    """Claim the id `run` for the run's folder `place`; a second claim for this folder succeeds.
+    """Claim the id `run` for the run's folder `place`, which may have it already.
 
-    Return the created files and folders, innermost first. Return None if another run has the id.
-    With `again`, try once more if another plan has just deleted the folder that holds all claims.
+    Return the created files and folders, innermost first. Return None if another folder has the
+    id. With `again`, try once more if another plan has just deleted the folder of all claims.
     """
     if not study.publishes:
         return []

@@ -3,8 +3,7 @@
 All problems that are found are reported in one error.
 
 Planning converts each CSV or Parquet file once into arrays in the run's folder. So all trials train
-on the same rows and columns, even if the file changes later. A .npz file has arrays already, and
-jobs read it directly.
+on the same rows and columns, even if the file changes later. Jobs read a .npz file directly.
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ class DayChecks:
     """Checks that compare the tables of one day with the tables of past days."""
 
     def __init__(self, study: Study, day: date) -> None:
-        """Read the statistics of past days' tables.
-
-        TrialfleetError if the journal of the daily runs can't be read.
-        """
+        """Read statistics of past days' tables. TrialfleetError if the journal is unreadable."""
         self._checks = study.checks or Checks()
         self._seed = study.seed
         self._past = past_tables(DailyFolder.for_study(study.name), day, MOST_DAYS)
@@ -83,9 +79,8 @@ class DayChecks:
     ) -> list[str]:
         """Compare a region's table with those of past days; return the table's problems.
 
-        A problem makes the region fail on this day. Warnings don't make it fail. They are written
-        into the region's folder `files`, with the table's statistics. `found` is the table's
-        description. OSError if a file can't be written.
+        A problem makes the region fail on this day. Warnings are only written into the region's
+        folder `files`, with the table's statistics. OSError if a file can't be written.
         """
         labels = self._checks.labels != "off"
         profile = build_profile(table, found, seed=self._seed, labels=labels)
@@ -119,12 +114,11 @@ def write_tables(
     """Write each region's table.json, and table.npz for CSV or Parquet data.
 
     `study` has `trainer: tabular`, regions listed by name, and absolute paths. `progress` is called
-    with two counts: the regions read so far, and all regions. `checks`, if given, compares the
-    tables with those of past days.
+    with two counts: the regions read so far, and all regions.
 
     Raises:
-        TablesError: some data can't be used for training. A problem that several files have is
-            reported once, with the files' names.
+        TablesError: some data can't be used for training. A problem of several files is reported
+            once, with the files' names.
         UnusableStudyError: the target has classes in one region and numbers in another.
         OSError: the folder can't be written.
     """
@@ -156,10 +150,7 @@ def write_tables(
 
 
 class _Fault(NamedTuple):
-    """A problem of a data file.
-
-    If the file conflicts with a key of the study, `text` begins with this key.
-    """
+    """A problem of a data file. If it conflicts with a study's key, `text` begins with this key."""
 
     file: str
     text: str
@@ -186,7 +177,7 @@ def _write_region_table(
     places = study.data_paths(region)
     if len(places) != 1:
         count = len(places) or "none"
-        text = f"trainer: tabular reads one file per region, but `data` names {count}"
+        text = f"`trainer: tabular` reads one file per region, but `data` names {count}"
         return [_Fault(f"region {region!r}", text)]
     files = folder.region(region_slug(region))
     files.root.mkdir(parents=True, exist_ok=True)
@@ -223,12 +214,11 @@ def _examine(
 ) -> tuple[dict[str, Any], Table, Description]:
     """Return a file's checksum and size, its table, and the table's description.
 
-    `form` is the file's format: csv, parquet or npz. Unless it is npz, the table is saved as
-    table.npz in the region's folder `files`.
+    The table of a csv or parquet file (see `form`) is saved as table.npz in the folder `files`.
     """
     before = FileState.from_file(path) if path.is_file() else None
     if before is None:
-        raise TableError("is not a file; trainer: tabular reads one file per region")
+        raise TableError("is not a file; `trainer: tabular` reads one file per region")
     checksum = compute_sha256(path)
     if form == "npz":
         table = _examine_npz(study, path)
@@ -249,7 +239,7 @@ def _examine_npz(study: Study, path: Path) -> Table:
         raise TableError(str(error).removeprefix(f"{path} ")) from error
     if study.target not in {None, table.columns.target}:
         raise TableError(
-            f"target: is {study.target!r}, but this .npz was written with the target "
+            f"target: {study.target!r} differs from the target in the .npz file, "
             f"{table.columns.target!r}"
         )
     if study.table is not None:

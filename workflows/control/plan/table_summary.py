@@ -34,7 +34,7 @@ Checked = dict[str, Any]
 
 
 def checks_lines(checks: dict[str, Checked]) -> list[str]:
-    """Return a line per unusual table, and one about regions with too few days to compare with."""
+    """Return a line for each unusual table, and one about regions with too few earlier days."""
     new = [name for name, found in checks.items() if found["days"] < FEWEST_DAYS]
     lines = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
     if new:
@@ -63,9 +63,9 @@ def table_lines(tables: dict[str, Table]) -> list[str]:
 
 
 def gate_lines(study: Study, tables: dict[str, Table]) -> list[str]:
-    """Return a line for each column that today's tables lack, but that current models need.
+    """Return a line for each column that current models need, but that the new tables lack.
 
-    These models stay current, because the gate can't measure them on the new tables.
+    The gate can't measure such a model on a new table, so the model stays current.
     """
     lacking = defaultdict(list)
     for region, table in tables.items() if study.gate else ():
@@ -134,10 +134,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
 
 
 def _merge_notes(notes: Iterable[tuple[str, str]], total: int) -> list[str]:
-    """Merge similar notes of different regions. `notes` has pairs of a region and a note.
-
-    `total` is the number of all regions.
-    """
+    """Merge similar notes of different regions. `notes` has pairs of a region and a note."""
     about: dict[str, dict[str, str]] = {}  # regions and their notes, by the note without counts
     for region, note in notes:
         about.setdefault(_without_examples(note), {})[region] = note

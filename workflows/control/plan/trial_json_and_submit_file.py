@@ -18,7 +18,7 @@ from trialfleet import untrusted_files
 from trialfleet.render import render_template
 from trialfleet.sections import parse_bytes
 from trialfleet.workflows.control.plan.input_provenance import image_files, list_inputs
-from trialfleet.workflows.facts.jobs.agent_messages import Turn
+from trialfleet.workflows.facts.jobs.agent_messages import MessageId
 from trialfleet.workflows.facts.jobs.gang_records import checkpoint_prefixes
 from trialfleet.workflows.facts.jobs.slot_price import PRICED_BY
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
@@ -43,11 +43,11 @@ class TrialOrder:
     """An order to a job's agent, the program that runs trials: to train once, or to measure models.
 
     Attributes:
-        models: in mode "evaluate", each model's folder in the job's working folder, by role:
-            "champion" is the current model, and "challenger" the new one.
+        models: in mode "evaluate", the folders of the models in the job's working folder. The keys
+            are "champion" for the current model, and "challenger" for the new one.
         avoid: machines on which attempts failed; the job avoids them for two minutes.
-        alone: if True, one job trains the trial, even if gangs train the study's trials.
-        until: the time after which the job must not begin any more; None for no limit.
+        alone: True if one job must train the trial although gangs train the study's trials.
+        until: the latest start of the job; None for no limit.
     """
 
     region: str
@@ -67,10 +67,10 @@ class TrialFiles:
     """Writes the files of a trial and of the trial's job.
 
     Attributes:
-        place: the trial's folder. For a lane's job, which trains several trials, the DAG node's
-            folder.
-        order: the order to train the trial. For a lane's job, only the values that are the same
-            for all trials of the lane are used.
+        place: the trial's folder, or the DAG node's folder for a lane's job, which trains several
+            trials.
+        order: the instruction to train the trial. A lane's job uses only the values that all
+            trials of the lane share.
     """
 
     run: str
@@ -91,12 +91,11 @@ class TrialFiles:
             for words in (self.place.stop, self.place.reports):
                 untrusted_files.write(words, "", root=self.place.node_root)
 
-    def hand_out(self, turn: Turn | None = None) -> None:
+    def hand_out(self, turn: MessageId | None = None) -> None:
         """Write the trial's files, and the order that makes the job's agent start the trial.
 
         `turn` identifies the agent's message that the order answers; None before the job begins.
-        If the trial has a checkpoint, it continues from there. It has none after a failed attempt,
-        because the checkpoint was deleted.
+        If an earlier attempt left a checkpoint, the trial continues from there.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)
@@ -160,10 +159,10 @@ class TrialFiles:
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Write a job's files before and after the `with` block, which writes the trial's files.
+        """Write a job's files. The `with` block writes the files of the job's first trial.
 
-        The submit file is removed first and written last. So while it exists, all files that it
-        names exist.
+        The submit file is removed first and written last. While it exists, all files that it names
+        exist.
         """
         place, gang = self.place, self._gang
         untrusted_files.remove(place.submit)
@@ -180,7 +179,7 @@ class TrialFiles:
         untrusted_files.write(place.submit, self.submit_text())
 
     def _begin_gang(self, gang: Gang) -> None:
-        """Delete the files of this DAG node's earlier gang; choose the new gang's prefix in S3."""
+        """Delete the files of the DAG node's earlier gang. Choose the new gang's prefix in S3."""
         earlier = checkpoint_prefixes(self.place)
         untrusted_files.make_empty(self.place.gang)
         untrusted_files.remove(self.place.gang_store)
@@ -231,9 +230,9 @@ class TrialFiles:
     def _allowed_prefixes(self, files: Iterable[str]) -> str:
         """Return the path prefixes on the access point that HTCondor lets the job read and write.
 
-        HTCondor's file transfer obeys this list, so the list includes all transferred files. Each
-        file must exist before the job begins, because the list lets a job write files, but not
-        create them.
+        HTCondor's file transfer obeys this list, too, so the list includes all transferred files.
+        The list lets a job write files, but not create them. So each file must exist before the
+        job begins.
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]
@@ -241,7 +240,7 @@ class TrialFiles:
         return ",".join(map(_prefix, own))
 
 
-def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
+def dismiss(place: TrialFolder, turn: MessageId, code: int, why: str) -> None:
     """Answer a message of a job's agent: order the agent to exit with the exit code `code`.
 
     `turn` identifies the message. `why` is the reason that the agent prints.
@@ -249,22 +248,22 @@ def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
     _tell(place, turn, do="leave", code=code, why=why)
 
 
-def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
-    asked = turn or Turn(token="", number=0)
+def _tell(place: TrialFolder, turn: MessageId | None, **words: Any) -> None:
+    asked = turn or MessageId(token="", number=0)
     order = {"schema": TRIAL_SCHEMA, "token": asked.token, "turn": asked.number, **words}
     untrusted_files.write_json(place.order, order, root=place.node_root)
 
 
 def _prefix(path: Path) -> str:
-    """Return a pattern that matches a path and all paths in it: a prefix of the path, and a `*`.
+    """Return a pattern that matches a path and all paths in it: the path and a `*`.
 
-    The prefix ends before the first character that such a pattern can't contain.
+    The path is cut before the first character that a pattern can't contain.
     """
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 
 def are_large(paths: Iterable[Path]) -> bool:
-    """Return whether files are too large, together, to be sent again for each job."""
+    """Return whether files are too large in total to be sent again for each job."""
     left = ONCE_BYTES
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:

@@ -1,7 +1,7 @@
 """The program `export FOLDER`, which exports a run's models when they are published.
 
-The program ends when the run is over and all models are exported, or a day after the run's end.
-Models that are not exported by then will be exported by the next run, or by `trialfleet export`.
+The program ends when the run is over and all models are exported, or a day after the run's end. The
+next run, or `trialfleet export`, exports the models that are left.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class Exporter:
     def poll(self, now: float) -> bool:
         """Export the models if they have changed; return whether all are exported.
 
-        After a failure, nothing is exported during a pause. `now` is in seconds of a monotonic
-        clock.
+        After a failure, nothing is exported for a while. `now` is in seconds of a monotonic clock.
         """
         before = self._folder.signature()
         if before == self._done:

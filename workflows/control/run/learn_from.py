@@ -25,9 +25,9 @@ _LEAST_PART = 0.5  # least number of results, relative to the run with the most
 
 
 def previous_tasks(study: Study) -> list[PreviousTask]:
-    """Return the results that a new run learns from.
+    """Return the results from which a new run learns.
 
-    Return [] if the study uses one of Optuna's samplers, which don't learn from previous results.
+    The list is empty if the study uses one of Optuna's samplers: they can't use previous results.
     InputError if the study's `learn_from` can't be used.
     """
     if study.sampler != OWN:
@@ -43,8 +43,8 @@ def _find_tasks(name: str, study: Study) -> list[PreviousTask]:
         tasks = _newest_tasks(name, study)
         if tasks is None:
             raise InputError(
-                f"learn_from: no run of the study {name!r} has results in {_objective(study)}; "
-                "see: trialfleet runs"
+                f"learn_from: no run of the study {name!r} has results for this study's objective, "
+                f"{_objective(study)}; to list the runs: trialfleet runs"
             )
         return tasks
     try:
@@ -68,7 +68,7 @@ def _newest_tasks(name: str, study: Study) -> list[PreviousTask] | None:
     """Return the results of a study's newest run with enough results; None if no run has results.
 
     Only the `_NEWEST` newest runs with results are considered. A run has enough results if it has
-    at least half as many as each of the others.
+    at least half as many as the run with the most.
     """
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
     runs = list(islice(_tasks_by_run(folders, name, study), _NEWEST))

@@ -41,8 +41,8 @@ def plan(
 
     Args:
         study: a study from `load_study`, or the path of a study file.
-        run: the run's id. Default: the name of `out` if it is a valid id, otherwise the time. A
-            number is appended to the default if another run has this id.
+        run: the run's id. Default: the name of `out` if it is a valid id, otherwise the time. If
+            another run has the default id, a number is appended.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
         notice: called with a line about each possible mistake.
         day: the day of the run. Default: today if `study` is a file with `{date}` in a path of its
@@ -113,10 +113,6 @@ def _plan(
 
 
 def _settle_study(study: Study) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with settings chosen for the pool, and notes about these choices.
-
-    UnusableStudyError if jobs on this machine can't find the trainer's program.
-    """
     pool = accelerator_and_python.inspect_pool()
     study, notes = accelerator_and_python.settle(study, pool)
     if pool.on_this_machine and not study.image:

@@ -34,13 +34,13 @@ class Estimate:
     Attributes:
         seconds: the time from the run's submission to the run's report.
         jobs_seconds: the time of the jobs (trials, full trainings, gates), if `concurrency` jobs
-            run in parallel without pauses. The rest of `seconds` is the time between jobs and for
-            publishing. This rest is 0 if previous runs don't show it.
+            run in parallel without pauses. `seconds` also has the time between jobs and for
+            publishing, if previous runs show this time.
         trial_seconds: the median time of previous trials.
         full_seconds: the median time of previous full trainings, or of trials if there were no full
             trainings. None if no full training will run.
-        gate_seconds: the median time of the jobs of previous gates. None if no gate will run, or if
-            no such time is known.
+        gate_seconds: the median time of the jobs of previous gates. None if there were none, or if
+            no gate will run.
         based_on: the number of previous trials.
         runs: the number of previous runs with these trials.
     """
@@ -97,8 +97,8 @@ class CostEstimate:
         full: the mean cost of previous full trainings; None if there were none, or none will run.
         gate: the mean cost of the jobs of previous gates; None if there were none, or none will
             run.
-        overhead: the cost of boot and idle time, divided by the cost of the jobs. None if the study
-            has no fleet, or if this ratio is unknown.
+        overhead: the cost of boot and idle time, divided by the cost of the jobs. None if unknown,
+            or if the study has no fleet.
         based_on: the number of previous trials.
     """
 
@@ -144,10 +144,10 @@ def past_costs(study: Study) -> CostsBefore | None:
 
 @dataclass(frozen=True)
 class _RunBefore:
-    """A previous run, with its records of times and costs.
+    """A previous run, with its complete trials and its records of times and costs.
 
-    `complete` has the complete trials. `over` has, for each ended trial, a record of its job.
-    `fulls` and `gates` have the records of the jobs of full trainings and of gates.
+    `over` has a record of the job of each ended trial. `fulls` and `gates` have the records of the
+    jobs of full trainings and of gates.
     """
 
     folder: RunFolder
@@ -158,10 +158,7 @@ class _RunBefore:
 
     @property
     def busy_part(self) -> float | None:
-        """The mean number of simultaneous jobs, divided by their maximum number; None if unknown.
-
-        The time between jobs and the time for publishing lower the result.
-        """
+        """The mean number of simultaneous jobs, divided by the maximum number; None if unknown."""
         whole = self._seconds
         spans = [
             (job["started"], job["ended"])
@@ -176,10 +173,9 @@ class _RunBefore:
 
     @property
     def _seconds(self) -> float:
-        """The time of the run without its pauses; 0 if the run hasn't ended.
+        """The seconds of the run without its pauses; 0 if unknown.
 
-        The report has the time until it was written, but DAGMan ends some seconds later. The result
-        is this time or DAGMan's running time, whichever is longer.
+        The result is the time in the report, or DAGMan's running time if this is longer.
         """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")

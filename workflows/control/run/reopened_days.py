@@ -1,9 +1,9 @@
 """Days whose failed regions get another attempt, because a person has resumed the day's run.
 
-If a day's run is stopped, the run's unfinished regions count as failed on this day. When a person
-resumes the run, these outcomes stay in the journal, and another attempt at the resumed regions is
-recorded there. Whether a run was resumed is read from the state of the run. So nothing is lost if
-the process that resumes it crashes.
+If a day's run is stopped, its unfinished regions count as failed on this day. When a person resumes
+the run, these outcomes stay in the journal, which also gets another attempt at the resumed regions.
+The run's state says whether it was resumed. So nothing is lost if the process that resumes the run
+crashes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> None:
 
 
 def reopen_day(run: Path) -> None:
-    """Record another attempt in the journal for the day of the resumed run `run`.
+    """Record another attempt in the journal for the day of the resumed run in the folder `run`.
 
     If this fails, the next `trialfleet daily run` records the attempt.
     """
@@ -51,7 +51,7 @@ def reopen_day(run: Path) -> None:
 def record_command(run: Path) -> str:
     """Return a sentence with the command that records the result of a resumed run's day.
 
-    Return "" if the journal has no unfinished attempt of this run.
+    `run` is the run's folder. Return "" if the journal has no unfinished attempt of the run.
     """
     folder = DailyFolder(run.parent)
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []
@@ -64,7 +64,7 @@ def record_command(run: Path) -> str:
 
 
 def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]:
-    """Return the failed outcomes by day and run, without regions that are being tried again."""
+    """Return the failed outcomes by day and run, without regions that have another attempt now."""
     outcomes = journal.outcomes()
     open_now = {(a.date, r) for a in journal.attempts() if a.ended is None for r in a.regions}
     failed = {key for key, one in latest_outcomes(outcomes).items() if one.ending is Ending.FAILED}
@@ -76,9 +76,10 @@ def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]
 
 
 def _resumed_regions(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
-    """Return the `failed` regions that need another attempt in the journal.
+    """Return the `failed` regions for which the journal needs another attempt.
 
-    These are the regions that the resumed run is working on, or for which it now has a model.
+    If the resumed run is under way, these are all. Otherwise they are the regions that now have a
+    model.
     """
     files = RunFolder(folder.run(run))
     if not _has_continued(files, failed):

@@ -63,7 +63,7 @@ class Run:
 
     @property
     def report(self) -> Path:
-        """The report's HTML page. It exists once the run has ended."""
+        """The path of the report's HTML page, which exists once the run has ended."""
         return self._files.report_page
 
     @property
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def study(self) -> Study:
-        """The study that the run executes. This copy was made when the run was planned."""
+        """The run's study, as it was when the run was planned."""
         return load_frozen(self._files.study).study
 
     @property
@@ -87,7 +87,7 @@ class Run:
 
     def check(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
-    ) -> trainer_check.Checked:
+    ) -> trainer_check.CheckResult:
         """Run the trainer once in each mode, in separate jobs that do not count in the budget.
 
         The modes are a trial (`tune`), a full training (`final`) and the gate's job (`evaluate`).
@@ -96,7 +96,7 @@ class Run:
 
         Raises:
             InputError: the run was submitted before, the pool can't run the trainer, there is no
-                such region, or the trainer fails. If it fails, the message has its last output.
+                such region, or the trainer fails (the message has its last output).
             PoolError: HTCondor is unreachable or refuses a job.
         """
         with run_locked(self._files):
@@ -112,15 +112,15 @@ class Run:
 
     def check_or_remove(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
-    ) -> trainer_check.Checked:
+    ) -> trainer_check.CheckResult:
         """Run the trainer as `check` does. If the check fails, remove the run.
 
-        A run that was submitted before is not removed. If the trainer fails, the trial's input and
-        output files are moved to the folder `.failed-check` next to the run. They stay there until
-        the next failed check. If they can't be moved, the run is not removed.
+        A run that was submitted before stays. If the trainer fails, the trial's input and output
+        files are moved to the folder `.failed-check` next to the run, where they stay until the
+        next failed check. If they can't be moved, the run stays.
 
         Raises:
-            InputError: the check fails, for one of the reasons listed at `check`.
+            InputError: the check fails, for a reason listed at `check`.
             PoolError: HTCondor is unreachable or refuses a job. The run stays.
         """
         from trialfleet.workflows.control.run import trainer_check
@@ -144,19 +144,19 @@ class Run:
     def submit(self, *, anyway: bool = False) -> str:
         """Submit the run to HTCondor and return the id of DAGMan's job.
 
-        With `anyway`, submit even if no slot of the present pool can run the trials of some region,
-        because other slots may join.
+        With `anyway`, submit even if the present pool can't run the trials of some region, because
+        other slots may join.
 
         Raises:
             InputError: the run was submitted before, or the pool can't run some region's trials.
-            PoolError: HTCondor is unreachable or refuses the job.
+            PoolError: HTCondor is unreachable or refuses DAGMan's job.
         """
         with run_locked(self._files):
             state = self.status().state
             if state is not RunState.PLANNED:
                 raise InputError(
                     f"{str(self.folder)!r} was submitted before and is {state}; "
-                    "to continue a run that hasn't ended: trialfleet resume"
+                    f"to continue an unfinished run: trialfleet resume {shell_quoted(self.folder)}"
                 )
             check_ours(frozen := load_frozen(self._files.study), self._files)
             if not anyway and (why := self.check_pool().hopeless):
@@ -172,8 +172,7 @@ class Run:
         """Resume the run without repeating finished trials; return the id of DAGMan's job.
 
         If the run is under way, only its missing processes and jobs are restored. If the run
-        belongs to a day, another attempt at the failed regions is recorded in the journal of the
-        daily runs.
+        belongs to a day, another attempt at the failed regions is recorded in the journal.
 
         Raises:
             InputError: the run is done, or no region has anything left to try.
@@ -186,7 +185,7 @@ class Run:
         return job
 
     def _ask_for_fleet(self) -> None:
-        """Allow the run's autoscaler to start nodes again, if the fleet was taken down before."""
+        """Allow the autoscaler to start nodes, even if the fleet was taken down before."""
         if fleet := self.study.fleet:
             down_note.lift(fleet.full_name)
 
@@ -261,7 +260,9 @@ class Run:
         with run_locked(self._files):
             queued = job_queue.look_up(self._files)
             if queued.root is None and self.status().state is not RunState.LOST:
-                raise InputError(f"{str(self.folder)!r} is {self.status().state}: nothing to stop")
+                raise InputError(
+                    f"{str(self.folder)!r} is {self.status().state}: there is nothing to stop"
+                )
             repair.stop(self._files, say)
         say("writes the report")
         from trialfleet.workflows.control.scripts.report_program import write_report
@@ -274,15 +275,12 @@ class Run:
     def status(self) -> RunStatus:
         """Return the run's status.
 
-        If the trial database can't be read, the status has a `notice`, and no error is raised.
+        If the trial database can't be read, the status has a `notice`.
         """
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
-        """Yield the run's status repeatedly until the run has ended.
-
-        `every` is the pause in seconds.
-        """
+        """Yield the run's status every `every` seconds until the run has ended."""
         while True:
             status = self.status()
             yield status
@@ -327,9 +325,9 @@ class Run:
         return [trial for trials in found for trial in trials]
 
     def cost(self, by: Sequence[str] = ()) -> Costs:
-        """Return the cost by region, or by the keys `by`.
+        """Return the cost by region, or by the keys `by`, which `trialfleet.cost` lists.
 
-        The module `trialfleet.cost` lists the keys. InputError if there is no such key.
+        InputError if there is no such key.
         """
         return cost(self.folder, by=by)
 

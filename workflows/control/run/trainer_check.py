@@ -1,6 +1,6 @@
 """`--check`: before a run, the trainer runs once in each mode (tune, final, evaluate).
 
-The jobs are real jobs of the pool, because only HTCondor creates the working folder of a trial (the
+The check submits real jobs, because only HTCondor creates the working folder of a trial (the
 sandbox). The study gets no results, and no budget is spent. The jobs' files are kept only after a
 failure.
 """
@@ -26,7 +26,7 @@ from trialfleet.workflows.control.plan.trial_json_and_submit_file import (
     TrialFiles,
     TrialOrder,
 )
-from trialfleet.workflows.control.run.trainer_check_job import Watched, run_job
+from trialfleet.workflows.control.run.trainer_check_job import CheckJobEnd, run_job
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
@@ -52,17 +52,16 @@ _WITH = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckResult:
     """The result of `--check`.
 
     Attributes:
-        region: the region whose default settings were trained.
+        region: the only region that was tried, with its default settings.
         metrics: the trial's metrics; None if the trial had not ended at the time limit.
         waited: True if the job never got a slot.
         modes: the modes that ended in time, in the order in which they were tried.
         unseen: "final" or "evaluate", if this mode did not end in time; otherwise None. Later modes
             were not tried.
-        regions: the number of the study's regions; only one was tried.
     """
 
     region: str
@@ -110,7 +109,7 @@ class TrainerFailsError(InputError):
         self._moved = (study, region, error), mode
 
     def after_move(self, place: TrialFolder) -> TrainerFailsError:
-        """Return a copy of this error that names `place`, where the trial's folder is now."""
+        """Return a copy of this error for a trial's folder that was moved to `place`."""
         arguments, mode = self._moved
         return TrainerFailsError(*arguments, place, mode)
 
@@ -120,16 +119,14 @@ def check(
     seconds: float = SECONDS,
     progress: Callable[[str], None] | None = None,
     region: str | None = None,
-) -> Checked:
+) -> CheckResult:
     """Run a region's first trial as a separate job, before the run is submitted; return the result.
 
-    The job has the seed of the run's first trial. So if the trainer is deterministic, that trial
-    will have the same result. If the study publishes models, a full training is tried next. If the
-    study has a gate, the gate's job is tried last. The check ends early if a job doesn't end in
-    time.
+    If the study publishes models, a full training is tried next. If the study has a gate, the
+    gate's job is tried last. If a job doesn't end within `seconds`, the check ends.
 
-    `seconds` limits each job. `progress` is called repeatedly with a line that says what a job
-    waits for, or where it runs. `region` is by default the first region.
+    `progress` is called repeatedly with a line that says what a job waits for, or where it runs.
+    `region` is by default the first region.
 
     Raises:
         TrainerFailsError: the trainer failed. The message has its last output.
@@ -161,11 +158,10 @@ def _find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
 def choose_region(folder: RunFolder, name: str | None) -> str:
     """Return `name`; if it is None, the name of the first region whose trials a slot can run.
 
-    If no present slot can run trials of any region, but other slots may join the pool, return the
-    first region.
+    If there is no such slot, but slots may join the pool, return the first region's name.
 
     Raises:
-        InputError: there is no such region, or its trials would wait in this pool forever.
+        InputError: there is no region `name`, or the trials would wait in this pool forever.
         PoolError: HTCondor is unreachable.
     """
     regions = _find_regions(load_frozen(folder.study).study, name)
@@ -186,10 +182,10 @@ class _Check:
     seconds: float
     progress: Callable[[str], None]
 
-    def all_modes(self) -> Checked:
+    def all_modes(self) -> CheckResult:
         regions = len(self.frozen.study.region_table)
         ended = self._run(self.order)
-        found = Checked(
+        found = CheckResult(
             region=self.order.region, metrics=None, waited=ended.waited, regions=regions
         )
         if ended.code is None:
@@ -227,7 +223,7 @@ class _Check:
     def _evaluate(self) -> bool:
         """Try the gate's job, which measures two models; return whether the job ended in time.
 
-        There is only one model yet, so its copies are used as the current and as the new model.
+        There is only one model yet. It is used both as the current and as the new model.
         """
         from trialfleet.workflows.control.scripts.gate_job import (
             outcome_of_measurement,
@@ -255,7 +251,7 @@ class _Check:
             )
         return True
 
-    def _run(self, order: TrialOrder) -> Watched:
+    def _run(self, order: TrialOrder) -> CheckJobEnd:
         TrialFiles(
             self.frozen.run, self.frozen.study, self.folder, self.folder.check, order
         ).write()
@@ -283,7 +279,7 @@ class _Check:
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
-    """Return the order to train a region's first trial in a job of `--check`."""
+    """Return the order to train a region's default settings in a job of `--check`."""
     space = study.region_space(region.name)
     return TrialOrder(
         region=region.name,
@@ -299,8 +295,8 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     """Check that a trial's `metrics` include those that the study names; return a warning or "".
 
-    InputError if the metric for comparing tuned with default settings is missing. If the gate's
-    metric is missing, this is an InputError only if the name seems misspelt.
+    InputError if the metric that compares tuned with default settings is missing, or if the gate's
+    metric seems misspelt. Otherwise, a missing gate's metric only leads to the warning.
     """
     reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
@@ -322,7 +318,7 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
 def failure_text(
     study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
 ) -> str:
-    """Return a message: why the trainer failed (`error`), its last output, and any known fix."""
+    """Return a message with the trainer's `error`, its last output and, if known, a fix."""
     said = last_words(place.err)
     fix = installation_advice(said, study)
     words = f"; its last output, from {str(place.err)!r}:\n{said}" if said else ""
@@ -337,8 +333,7 @@ def failure_text(
 def last_words(error_file: Path) -> str:
     """Return the last lines of a trainer's standard error; "" if it is empty.
 
-    The traceback's last frame in the trainer's own code is included, even if it comes before these
-    lines.
+    If the last frame in the trainer's own code is above these lines, it is put before them.
     """
     lines = _lines(error_file)
     shown = lines[-_LINES:]

@@ -30,8 +30,8 @@ _SHOWN_RUNS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
-    """The end of a job, or the fact that it did not end in time.
+class CheckJobEnd:
+    """The end of a job that was watched until a time limit.
 
     Attributes:
         code: the job's exit code, or the negated number of the signal that ended it. -1002 if the
@@ -49,7 +49,7 @@ def run_job(
     node: str,
     seconds: float,
     progress: Callable[[str], None],
-) -> Watched:
+) -> CheckJobEnd:
     """Submit a trial's job, and remove it after at most `seconds`; return how it ended.
 
     The job's files must exist. `progress` is called repeatedly with a line that says what the job
@@ -84,7 +84,7 @@ def _watch(
     node: str,
     seconds: float,
     progress: Callable[[str], None],
-) -> Watched:
+) -> CheckJobEnd:
     now = time.monotonic()
     deadline, look = now + seconds, now
     waited, slot, seen = True, "", 0
@@ -98,11 +98,11 @@ def _watch(
                 progress(f"runs on {slot}")
             elif kind == "JOB_TERMINATED":
                 normally = event["TerminatedNormally"]
-                return Watched(
+                return CheckJobEnd(
                     code=event["ReturnValue"] if normally else -int(event["TerminatedBySignal"])
                 )
             elif kind == "JOB_ABORTED":
-                return Watched(code=_REMOVED)
+                return CheckJobEnd(code=_REMOVED)
             elif kind in {"JOB_EVICTED", "SHADOW_EXCEPTION"}:
                 slot = ""
         seen = len(events)
@@ -111,7 +111,7 @@ def _watch(
                 progress(words)
             look = time.monotonic() + _LOOK_EVERY
         time.sleep(_POLL)
-    return Watched(code=None, waited=waited)
+    return CheckJobEnd(code=None, waited=waited)
 
 
 def wait_reason(folder: RunFolder, node: str) -> str:

@@ -1,10 +1,8 @@
 """The budgets in USD of a region, a run and a day, with the money spent so far.
 
-optimizer/budget_and_deadline_rules.py decides by these budgets whether a trial may start.
-
-The optimiser's service checks the budgets at each request for a trial's parameters. So no trial
-starts beyond a budget. Until a job's result is recorded, its cost is read from HTCondor's event log
-of the job.
+The optimiser's service checks the budgets at each request for a trial's parameters, by the rules in
+optimizer/budget_and_deadline_rules.py. So no trial starts beyond a budget. Until the result of a
+job is recorded, the job's cost is read from its event log.
 """
 
 from __future__ import annotations
@@ -23,7 +21,12 @@ from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
 from trialfleet.workflows.facts.runs.trial_executions import between_stays, end_stays, trial_stays
-from trialfleet.workflows.rules.budget_amounts import Expected, Spending, expected_costs, usd_budget
+from trialfleet.workflows.rules.budget_amounts import (
+    ExpectedCosts,
+    Spending,
+    expected_costs,
+    usd_budget,
+)
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -41,12 +44,14 @@ class Budgets:
         self._studies, self._folder, self._frozen = studies, studies.folder, studies.frozen
         self._study = studies.study
         before = studies.frozen.costs
-        self._before = Expected(trial=before.trial, full=before.full or 0.0) if before else None
+        self._before = (
+            ExpectedCosts(trial=before.trial, full=before.full or 0.0) if before else None
+        )
         self._others: tuple[float, list[Spending]] = (0.0, [])
         self._days: dict[Path, _OtherRun | None] = {}  # by folder; None: a run of another day
 
     def gather(self, slug: str) -> Iterator[UsdBudget]:
-        """Yield the budgets in USD that limit the trials of the region `slug`, if there are any."""
+        """Yield the budgets in USD that limit the trials of the region `slug`."""
         budget = self._study.region_budget(self._studies.regions[slug].name)
         if not budget.in_usd:
             return
@@ -73,9 +78,9 @@ class Budgets:
         return spent if trials else replace(spent, others=0.0)
 
     def _run_spendings(self) -> list[Spending]:
-        """Return what each region has spent, and what its next jobs are expected to cost.
+        """Return each region's costs so far, and its expected costs.
 
-        For a region that hasn't begun, the only expected cost is that of its full training.
+        For a region that hasn't begun, only its full training is expected.
         """
         return [
             self._region_spending(slug)
@@ -115,7 +120,7 @@ class _OtherRun:
         self._trials = RunTrials(folder, self._frozen)
 
     def read_spendings(self) -> list[Spending]:
-        """Return what each region has spent; a run that isn't under way has no expected costs."""
+        """Return each region's costs. A run that isn't under way has no expected costs."""
         if not self._folder.study.exists():  # it was removed
             return []
         found, _ = self._trials.read_all()
@@ -134,7 +139,7 @@ def region_spending(
 ) -> Spending:
     """Return what a region has spent. A job without a known price counts as 0 USD.
 
-    The cost of running jobs is counted up to `now`. Pass None if no job of the run is running.
+    Running jobs are counted up to `now`. Pass None if no job of the run is running.
     """
     costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
     full = end_stays(files, files.best, study, now)

@@ -14,7 +14,7 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.plan.input_provenance import list_inputs
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE, one_line_message
-from trialfleet.workflows.facts.jobs.agent_messages import Turn
+from trialfleet.workflows.facts.jobs.agent_messages import MessageId
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place, in_lane
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
@@ -38,7 +38,7 @@ class FinalScripts:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of a separate job for the full training, unless this training is done."""
+        """Write the files of a separate job for the full training, unless it is done."""
         best, files = self._choose_settings(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
@@ -54,9 +54,9 @@ class FinalScripts:
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
-        """Return whether the job in `place` has already trained the best settings in full.
+        """Return whether the job in `place` has trained the best settings in full.
 
-        This training may be unrecorded if a POST script or a lane's job was killed.
+        If a POST script or a lane's job was killed, this training may not be recorded yet.
         """
         ended = self._studies.read_end(place)
         if ended is None or ended.code:
@@ -68,11 +68,11 @@ class FinalScripts:
         note_job(place, self._study, failed=False)
         return untrusted_files.has_files(place.model)
 
-    def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
+    def ask_in_lane(self, slug: str, node: str, turn: MessageId) -> bool:
         """Order the job that ran a region's last trial to train the best settings in full.
 
-        Return whether the job got an order. This job already has the data and the trainer. If it is
-        lost, the DAG node `best` starts a separate job.
+        This job already has the data and the trainer. If the job is lost, the DAG node `best`
+        starts a separate job. Return whether the job got an order.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
         study = self._studies.get_study(slug)
@@ -158,10 +158,7 @@ class FinalScripts:
             untrusted_files.remove(left)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Record how an attempt at the full training ended.
-
-        The reply says whether another attempt follows.
-        """
+        """Record how a full training ended. The reply says whether another attempt follows."""
         place = self._folder.region(slug).best
         _, outcome = self._studies.read_outcome(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
@@ -197,10 +194,10 @@ class FinalScripts:
         return self._studies.stop(slug, why.removesuffix(": "))
 
     def without_model(self) -> str | None:
-        """Return the region whose full training left no model; None if there is no such region.
+        """Return the slug of the region whose full training left no model; None if unknown.
 
-        All regions have the same trainer, so another full training would leave no model either. But
-        if a region has published a model, the trainer does leave models. Then the result is None.
+        All regions have the same trainer, so another full training would leave no model either. If
+        a region has published a model, the trainer can leave models, and the result is None.
         """
         if not self._folder.no_model.exists():
             return None
@@ -209,7 +206,6 @@ class FinalScripts:
         return str(read_record(self._folder.no_model, "region")["region"])
 
     def _stop_without_model(self, slug: str) -> Reply:
-        """End a region whose full training left no model. A retry would leave none either."""
         write_json(self._folder.no_model, {"region": slug})
         return self._studies.stop(slug, NO_MODEL)
 

@@ -1,8 +1,8 @@
 """The gate's job, which measures the new and the current model; and the gate's verdict.
 
 A job measures both models on the same rows. If this job fails, the current model stays current, and
-the region continues. The DAG node `publish` computes the verdict. This takes 10,000 resamples,
-which would delay the optimiser's service. `rules/gate_decision.py` has the rule.
+the region continues. The DAG node `publish` computes the verdict, because the 10,000 resamples that
+this needs would delay the optimiser's service. `rules/gate_decision.py` has the rule.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trialfleet.sections import parse_bytes
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.control.models.publication import check_model
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
-from trialfleet.workflows.facts.jobs.agent_messages import Turn
+from trialfleet.workflows.facts.jobs.agent_messages import MessageId
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place, in_lane
 from trialfleet.workflows.facts.models.card import read_model_verdict
 from trialfleet.workflows.facts.models.folders import (
@@ -40,11 +40,11 @@ from trialfleet.workflows.facts.models.verdict import (
     Verdict,
     read_verdict,
 )
-from trialfleet.workflows.facts.record_shapes import Ordered
+from trialfleet.workflows.facts.record_shapes import FullTrainingRecord
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.runs.failed_attempts import find_log, log_hint
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
-from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, gate_rule
+from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measurement, decide, gate_rule
 from trialfleet.workflows.status.attempts.outcome import (
     WrongResultError,
     finite_metrics,
@@ -69,16 +69,15 @@ def prepare(
     folder: RunFolder,
     slug: str,
     node: str,
-    lane: tuple[str, Turn] | None = None,
+    lane: tuple[str, MessageId] | None = None,
 ) -> str | None:
     """Let a job measure the new and the current model; return None, or why no job does it.
 
-    Without `lane`, the files of a separate job are written. With `lane`, a running job of a lane
-    gets the order. `lane` is a pair: the lane's DAG node, and the id of the agent's message that
-    the order answers.
+    Without `lane`, write the files of a separate job. With `lane`, order a running job of a lane to
+    measure. `lane` has the lane's DAG node, and the id of the agent's message to answer.
 
-    No job runs if there is no current model, no money is left, or a model can't be used. Then the
-    verdict is written at once. OSError if the disk is full.
+    If there is no current model, no money is left, or a model can't be used, write the verdict
+    instead. OSError if the disk is full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
@@ -114,7 +113,9 @@ def prepare(
 
 
 def _copy_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
-    trained = untrusted_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
+    trained = untrusted_files.read_record(
+        files.best.trial_json, "region", "trial", shape=FullTrainingRecord
+    )
     place = files.gate
     order = TrialOrder(
         region=trained["region"],
@@ -137,12 +138,9 @@ def _hand_out(
     files: RegionFolder,
     order: TrialOrder,
     lane: str,
-    turn: Turn,
+    turn: MessageId,
 ) -> str | None:
-    """Send both models and the order to a lane's running job.
-
-    Return None if they were sent; otherwise return why they can't be sent.
-    """
+    """Send both models and the order to a lane's job. Return None, or why this is impossible."""
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -159,7 +157,7 @@ def outcome_of_measurement(
 ) -> Failed | OutOfMoney | None:
     """Return the error of the gate's job; None if the job measured both models.
 
-    `return_code` is the job's exit code, as DAGMan reports it.
+    `return_code` is the job's exit code if neither files nor log tell how the job ended.
     """
     code = settle_attempt(place, return_code, parse_bytes(frozen.study.resources.disk))
     if code != 0:
@@ -181,14 +179,13 @@ def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | OutOfMoney)
 
 
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
-    """Return the gate's verdict on a region's model, and store it.
+    """Return the gate's verdict on a region's model, and store it; None if there is no gate.
 
-    Later calls return the same verdict. Return None if the study has no gate.
+    Later calls return the same verdict.
 
     Raises:
-        InputError: the folder of the region's models, or this folder's parent, is itself a
-            published model.
-        OSError: the disk is full.
+        InputError: the folder of the region's models, or its parent, is itself a published model.
+        OSError: the verdict can't be written.
     """
     if frozen.study.gate is None:
         return None
@@ -228,8 +225,7 @@ def _unmeasured_verdict(
 ) -> Verdict:
     """Return a verdict without a comparison, for the reason `why`.
 
-    With `promoted`, the new model passes the gate. Otherwise the current model stays. `champion` is
-    the run of the current model, if it is known.
+    With `promoted`, the new model passes the gate. `champion` is the run of the current model.
     """
     return Verdict(
         verdict="promoted" if promoted else "kept",
@@ -245,14 +241,14 @@ def _unmeasured_verdict(
 # The job's result
 
 
-def read_measurements(place: TrialFolder) -> dict[str, Measured]:
+def read_measurements(place: TrialFolder) -> dict[str, Measurement]:
     """Return the models' measurements by role, such as "champion" for the current model.
 
-    ValueError if result.json, or a file with each row's loss, can't be used. OSError if a file
-    can't be read.
+    ValueError if result.json or a file with the rows' losses can't be used. OSError if a file can't
+    be read.
     """
     return {
-        name: Measured(
+        name: Measurement(
             metrics=finite_metrics(entry["metrics"]),
             not_finite={
                 metric: one_line(value)
@@ -269,11 +265,11 @@ def read_measurements(place: TrialFolder) -> dict[str, Measured]:
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
     """Return the models' entries in result.json. ValueError if the entries can't be used.
 
-    The metric `decisive`, if given, must be a number for each model.
+    If `decisive` is given, each model must have a number for this metric.
     """
     result = load_result(place.result)
     if result.get("status") != "complete":
-        raise WrongResultError(result.get("error") or "result.json has no status 'complete'")
+        raise WrongResultError(result.get("error") or "result.json must have status 'complete'")
     models: Any = result.get("models")
     if not isinstance(models, dict):
         raise WrongResultError(_UNKNOWN_MODE)

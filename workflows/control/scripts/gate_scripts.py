@@ -7,7 +7,7 @@ from trialfleet.optimizer.region_types import Failed
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.scripts import gate_job
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
-from trialfleet.workflows.facts.jobs.agent_messages import Turn
+from trialfleet.workflows.facts.jobs.agent_messages import MessageId
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place, find_lane, in_lane
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.status.attempts.blame_and_retries import Attempts, JobEnd
@@ -21,7 +21,7 @@ class GateScripts:
         self._studies, self._folder = studies, studies.folder
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of the gate's job, or skip its DAG node if nothing has to be measured."""
+        """Write the files of the gate's job. If nothing has to be measured, skip the DAG node."""
         if why := gate_job.prepare(self._studies.frozen, self._folder, slug, node):
             if why == gate_job.MEASURED:
                 files = self._folder.region(slug)
@@ -29,11 +29,11 @@ class GateScripts:
             return Reply(EXITS["skip"], f"{node}: skipped: {why}")
         return Reply(EXITS["done"], f"{node}: measures the current model and the new one")
 
-    def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
+    def ask_in_lane(self, slug: str, node: str, turn: MessageId) -> bool:
         """Order the job that did a region's full training to measure the new and the current model.
 
-        Return whether the job got an order. A gang (a training over several jobs) gets none,
-        because its other jobs would have to wait.
+        Return whether the job got an order. A gang (several jobs that train one model together)
+        gets no order, because only one of its jobs would have work.
         """
         region, frozen, lane = self._studies.regions[slug], self._studies.frozen, (node, turn)
         if region.gangs or not region.gated:
@@ -65,10 +65,7 @@ class GateScripts:
         return f"the models are measured in a separate job: {outcome.error}"
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Record how a measurement ended. The reply says whether another attempt follows.
-
-        If the last attempt fails, the current model stays current.
-        """
+        """Record how a measurement ended. The reply says whether another attempt follows."""
         files, study = self._folder.region(slug), self._studies.study
         outcome = gate_job.outcome_of_measurement(self._studies.frozen, files.gate, job.code)
         note_job(files.gate, study, failed=outcome is not None)

@@ -1,7 +1,8 @@
 """The program `publish FOLDER SLUG`, a local-universe job that publishes a region's model.
 
 Once the model is published, another execution changes nothing. The exit code is 0, or the code that
-ends the region's DAG. An unexpected error gives another code, and DAGMan starts the job again.
+ends the region's DAG. After an unexpected error, the exit code is different, and DAGMan starts the
+job again, up to `PUBLISH_RETRIES` times.
 """
 
 from __future__ import annotations

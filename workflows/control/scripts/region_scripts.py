@@ -18,7 +18,7 @@ from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBM
 
 
 class RegionScripts:
-    """Scripts that run before and after the DAGMan of a region's jobs."""
+    """The scripts that run before and after a region's DAGMan."""
 
     def __init__(self, folder: RunFolder, final: FinalScripts) -> None:
         self._folder, self._final = folder, final
@@ -26,8 +26,8 @@ class RegionScripts:
     def begin(self, slug: str) -> Reply:
         """Prepare the region's folder for a new DAGMan.
 
-        If the region is done, or if another DAGMan runs it, the reply keeps the new DAGMan from
-        starting.
+        If the region is done, the reply keeps the new DAGMan from starting. If another DAGMan runs
+        the region, the reply makes the new one wait.
         """
         files = self._folder.region(slug)
         if files.is_done:
@@ -47,8 +47,7 @@ class RegionScripts:
     def end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
         """Decide what follows the end of a region's DAGMan: another DAGMan, or the region's end.
 
-        `return_code` is the exit code of the DAGMan that ended. `retry` is the number of retries so
-        far, and `most` is their maximum.
+        `retry` is the number of retries so far, and `most` is their maximum.
         """
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:

@@ -20,7 +20,7 @@ from trialfleet.sections import parse_bytes
 from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.disk_space import lack_of_space
-from trialfleet.workflows.facts.jobs.agent_messages import Ended, read_ended
+from trialfleet.workflows.facts.jobs.agent_messages import ReportedEnd, read_ended
 from trialfleet.workflows.facts.jobs.job_log import last_job
 from trialfleet.workflows.facts.jobs.trial_marks import MarkKind, note
 from trialfleet.workflows.facts.jobs.unpacking import unpack_result
@@ -39,10 +39,7 @@ from trialfleet.workflows.study.frozen import FrozenStudy
 
 
 class RegionStudies:
-    """A run's regions, with their Optuna studies in the run's trial database.
-
-    A region is looked up by its slug, a form of its name that is safe in paths.
-    """
+    """A run's regions, by slug, with their Optuna studies in the run's trial database."""
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
         self.folder = folder
@@ -101,10 +98,9 @@ class RegionStudies:
     ) -> TrialFiles:
         """Return a writer of the files for an attempt at a trial or a full training.
 
-        `node` is the trial's name, or the DAG node of the full training. `answer` has the trial's
-        parameters. It is None for a lane's job, whose agent asks for them itself. `best` is the
-        folder of the full training; None for a trial. `avoid` names the machines on which earlier
-        attempts failed.
+        `node` is the trial's name, or the DAG node of the full training. `answer` has the
+        parameters; None for a lane's job, whose agent asks for them itself. `best` is the folder of
+        the full training; None for a trial. `avoid` names the machines on which attempts failed.
         """
         answer = answer or Assignment(number=0, params={}, seed=0)
         order = TrialOrder(
@@ -125,15 +121,15 @@ class RegionStudies:
     ) -> tuple[int, Complete | Failed | OutOfMoney]:
         """Unpack an attempt's files; return the attempt's exit code and outcome.
 
-        The exit code is `code` if no record of the attempt's end is found.
+        The exit code is `code` if neither the files nor the job's log tell how the attempt ended.
         """
         code = settle_attempt(place, code, parse_bytes(self.study.resources.disk))
         return code, read_outcome(place, code, self.study.objective.metric, self.frozen.places)
 
-    def read_end(self, place: TrialFolder) -> Ended | None:
+    def read_end(self, place: TrialFolder) -> ReportedEnd | None:
         """Unpack a trial's files and return how the trial ended; None if it has not ended.
 
-        The trial's end is added to the job's event log if it is missing there.
+        If the job's event log lacks the trial's end, add it there.
         """
         unpack_result(place, place.left, parse_bytes(self.study.resources.disk))
         ended = read_ended(place)
@@ -142,10 +138,7 @@ class RegionStudies:
         return ended
 
     def facts(self) -> Facts:
-        """Return the facts about the whole run that may forbid the start of a job.
-
-        These are the fleet's price cap and the deadline. Disk space is checked by `space_problem`.
-        """
+        """Return the facts that may forbid the start of a job: spent money, and the deadline."""
         return Facts(
             out_of_money=spending.read_out_of_money(self.folder),
             deadline=self.frozen.day.deadline if self.frozen.day else None,
@@ -158,35 +151,35 @@ class RegionStudies:
         return refused.reason if refused else None
 
     def space_problem(self) -> str:
-        """If the disk is too full to start anything, return a message that says so, else ""."""
+        """Return why the disk is too full to start anything; "" if it has room."""
         return lack_of_space(self.folder.root)
 
     def clear_stop(self, slug: str) -> None:
-        """Delete the record that a region has stopped, because a resume continues the region."""
+        """Delete the record that a region has stopped, because the region continues."""
         self.folder.region(slug).stopped.unlink(missing_ok=True)
 
     def stop(self, slug: str, reason: str) -> Reply:
-        """Record that the region fails for `reason`; return a reply that ends the region's DAG."""
+        """Record that a region fails for `reason`; return a reply that ends the region's DAG."""
         write_json(self.folder.region(slug).stopped, {"reason": reason})
         return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
 
 
-def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
+def note_ended(place: TrialFolder, job: str, ended: ReportedEnd) -> None:
     """Write into a job's event log how the trial in `place` ended; `job` is an id such as 12.0."""
     when = untrusted_files.file_stamp(place.ended)[1] or untrusted_files.file_stamp(place.said)[1]
     note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 
 class JobRefused(Reply):
-    """The reply after HTCondor refused to take a job. The job will be submitted again."""
+    """The reply if HTCondor did not take a job. The job will be submitted again."""
 
 
 def without_job(node: str, job: JobEnd) -> Reply | None:
     """Return the reply for a DAG node that had no job; None if it had a job.
 
-    If HTCondor refused the job for half a minute, the region's next DAGMan runs the DAG node again,
-    and this doesn't count as a failure of the trial. Otherwise the PRE script prevented the job,
-    and the reply depends on the script's exit code `job.asked`.
+    If HTCondor refused the job for half a minute, the region's next DAGMan runs the DAG node again.
+    This is no failure of the trial. Otherwise the PRE script prevented the job, and the reply
+    depends on the script's exit code `job.asked`.
     """
     if job.code == JOB_UNSUBMITTED:
         return JobRefused(EXITS["retry"], f"{node}: HTCondor did not take its job")

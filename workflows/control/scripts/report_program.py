@@ -24,7 +24,7 @@ from trialfleet.workflows.views.report.report_types import Report
 def write_report(folder: RunFolder, finished: datetime | None) -> Report:
     """Write a run's report as HTML and JSON. `finished` is None before the run's end.
 
-    OptimizerError if the trial database can't be read. Then an existing report stays unchanged.
+    OptimizerError if the trial database can't be read; an existing report then stays unchanged.
     """
     report = read_report(folder, finished)
     with replace_file(folder.report_data, mode=0o644) as file:

@@ -2,8 +2,8 @@
 
 The program `serve FOLDER [--wait]` is this service. With --wait, it first waits until another
 service of the run has ended. Every request may be repeated, because DAGMan runs a script again
-after a crash. RETURN and PRE are the exit codes of the job (or DAGMan) and of
-the PRE script. RETRY is the number of the DAG node's retries so far, and MAX is their maximum.
+after a crash. RETURN is the exit code of the job (or DAGMan), and PRE that of the PRE script. RETRY
+is the number of the DAG node's retries so far, and MAX is their maximum.
 
 begin REGION                             prepare for a new DAGMan of the region
 end REGION RETURN RETRY MAX              decide whether the region is over or needs another DAGMan
@@ -42,7 +42,7 @@ from trialfleet.workflows.control.scripts.region_studies import (
     without_job,
 )
 from trialfleet.workflows.control.scripts.stop_orders import EarlyStopping
-from trialfleet.workflows.control.scripts.trial_assignment import Turns
+from trialfleet.workflows.control.scripts.trial_assignment import AgentMessageHandler
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.facts.dagman.failing_scripts import (
     Cause,
@@ -112,9 +112,9 @@ class _Script:
 class ScriptRequests:
     """Handles the script requests of one run, one request at a time. Not thread-safe.
 
-    Only this object writes the run's Optuna studies. The lock of the optimiser's service excludes
-    other writers on this machine. A manager on another machine may have taken over the run, so the
-    run's owner is checked before each write.
+    Only this object writes the run's Optuna studies. The lock of the optimiser's service keeps
+    other processes on this machine from writing. But a manager on another machine may have taken
+    over the run, so the run's owner is checked before each write.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -130,7 +130,7 @@ class ScriptRequests:
         trials, final = TrialScripts(self._studies), FinalScripts(self._studies)
         gate = GateScripts(self._studies)
         region = RegionScripts(folder, final)
-        self._turns = Turns(self._studies, trials, final, gate)
+        self._turns = AgentMessageHandler(self._studies, trials, final, gate)
         self._turns.watch_all()
         self._operations: dict[str, Callable[..., Reply]] = {
             "attend": lambda slug: Reply(EXITS["done"], f"{slug}: the service is running"),
@@ -193,7 +193,11 @@ class ScriptRequests:
         return reply
 
     def idle(self) -> bool:
-        """Compute parameters in advance, or read reports. Return whether work is left."""
+        """Do some of the work between requests. Return whether work is left.
+
+        This work imports the model's code, answers jobs' agents, computes parameters in advance, or
+        reads trials' reports.
+        """
         if not self._warm:
             warm_up(self._frozen.study.sampler)
             self._warm = True
@@ -205,7 +209,7 @@ class ScriptRequests:
         return self._stopping.is_due() and not self._other_owner() and self._stopping.poll()
 
     def is_due(self) -> bool:
-        """Return whether it is time to read reports of trials, or messages of the jobs' agents."""
+        """Return whether it is time to read reports of trials or messages of jobs' agents."""
         return self._stopping.is_due() or self._turns.is_due()
 
     @property
@@ -219,7 +223,7 @@ class ScriptRequests:
             self._turns.answer_messages()
 
     def is_watching(self) -> bool:
-        """Return whether reports of trials or messages of the jobs' agents may still come."""
+        """Return whether reports of trials or messages of jobs' agents may still come."""
         return self._stopping.is_watching() or self._turns.is_listening()
 
     def _model_leads(self) -> bool:
@@ -246,9 +250,9 @@ class ScriptRequests:
 def _bring_agent(folder: RunFolder, study: Study) -> None:
     """Add this release's agent, which runs a job's trials, to a run that an older release planned.
 
-    It is added only if the run has gangs or lacks an agent. Jobs that already run keep their agent.
-    But if they belong to a gang that an older release started, the keeper removes them, and DAGMan
-    submits new ones. The keeper is the process that gives the jobs of a gang their ranks.
+    Do this only if the run has gangs or lacks an agent. Jobs that already run keep their agent. But
+    the keeper, which gives a gang's jobs their ranks, removes the jobs of a gang that an older
+    release started. DAGMan then submits new ones.
     """
     if study.has_gangs or not folder.agent.exists():
         archive.build(folder.code / nodes.AGENT)

@@ -1,9 +1,8 @@
 """Early stopping: the optimiser's service reads running trials' reports and writes stop orders.
 
-A job's agent, the program that runs trials on the node, copies reports into the trial's folder. It
-reads the stop order `stop.json` there. So the service only reads and writes files, and needs no
-HTCondor daemon. After a crash, the service reads all reports again, and existing stop orders remain
-valid.
+A job's agent, the program that runs trials on the node, copies reports into the trial's folder, and
+reads the stop order `stop.json` there. So the service needs no HTCondor daemon. After a crash, the
+service reads all reports again, and existing stop orders remain valid.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ class EarlyStopping:
     def poll(self) -> bool:
         """Do the next part of a check; return whether regions with new reports are left.
 
-        The first part finds the regions with new reports. Each further part decides for one of
-        these regions which of its running trials to stop.
+        The first part finds the regions with new reports. Each further part decides which running
+        trials of one of these regions to stop.
 
         Raises:
             OptimizerError: the trial database can't be used.
@@ -86,9 +85,9 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Return whether running trials have reports, and there is news since the last check.
+        """Return whether running trials have reports, some of them new since the last check.
 
-        News is a new report, a new stop order, or a trial that began or ended.
+        A new stop order and a trial that began or ended count as new reports.
         """
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun

@@ -1,8 +1,8 @@
 """The assignment of trials to running jobs, in answers to the messages of the jobs' agents.
 
 The optimiser's service learns of new messages by inotify, so jobs that only train cause no work. An
-answer is a file that names the message that it answers. After a crash, the restarted service
-answers the messages that have no answer yet. docs/trial-jobs.md has the protocol.
+answer is a file with the id of the answered message. After a crash, the restarted service answers
+the messages that have no answer yet. docs/trial-jobs.md has the protocol.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _End = FinalScripts | GateScripts
 log = logging.getLogger(__name__)
 
 
-class Turns:
+class AgentMessageHandler:
     """Reads the messages of the agents that run jobs' trials, and answers them. Not thread-safe."""
 
     def __init__(
@@ -70,10 +70,7 @@ class Turns:
         return int(self._inotify.fileno())
 
     def watch_all(self) -> None:
-        """Watch the messages of all jobs that may already run.
-
-        Messages that were sent before are answered by the next `catch_up`.
-        """
+        """Watch the messages of all jobs that may run now. `catch_up` answers earlier messages."""
         for slug, region in self._studies.regions.items():
             if self._studies.folder.region(slug).is_done:
                 continue
@@ -83,7 +80,7 @@ class Turns:
         self._later = dict.fromkeys((*self._watched.values(), *self._unwatched), 0.0)
 
     def watch(self, slug: str, node: str) -> None:
-        """Watch the messages of a DAG node's job, if the job's folder for messages exists."""
+        """Watch the messages of a DAG node's job, if the job's message folder exists."""
         words = self._place(slug, node).words
         if not untrusted_files.is_folder(words):
             return
@@ -106,7 +103,7 @@ class Turns:
         self._unwatched.discard((slug, node))
 
     def is_listening(self) -> bool:
-        """Return whether jobs may send messages: whether the DAG of a watched region is running."""
+        """Return whether a DAG of a watched region is running, so that jobs may send messages."""
         folder = self._studies.folder
         slugs = {slug for slug, _ in (*self._watched.values(), *self._unwatched)}
         return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
@@ -168,8 +165,8 @@ class Turns:
     ) -> None:
         """Record the end of `trial`, which `message` reports; tell the agent what comes next.
 
-        `trial` may also be a full training or a measurement. With `is_last`, nothing comes next,
-        and the job's POST script records the end.
+        `trial` may also be a full training or a measurement. With `is_last`, the agent needs no
+        answer, and the job's POST script records the end.
         """
         running = self._trials.find_unfinished(slug, node)
         note_ended(trial, message.job, message.ended)
@@ -204,10 +201,7 @@ class Turns:
             self._next(slug, node, message)
 
     def _end_job(self, slug: str, node: str, message: AgentMessage, reply: Reply) -> bool:
-        """Let an agent exit if `reply` ends its job or the region.
-
-        Return whether the agent exits.
-        """
+        """Let an agent exit if `reply` ends its job or the region. Return whether it exits."""
         log.info("%s", reply.message)
         if reply.exit_code == EXITS["done"]:
             return False
@@ -226,8 +220,8 @@ class Turns:
     def _answer_question(self, slug: str, node: str, message: AgentMessage) -> None:
         """Assign a trial to a job whose agent asks for one.
 
-        The DAG node's previous job may have been lost after the result of its trial had arrived.
-        Then this result is recorded first.
+        If the DAG node's previous job was lost after its trial's result had arrived, record this
+        result first.
         """
         told = self._trials.settle(slug, node)
         if told is None or not self._end_job(slug, node, message, told):
@@ -250,8 +244,8 @@ class Turns:
     def _asked_behind_trials(self, slug: str, node: str, message: AgentMessage, why: str) -> None:
         """Answer an agent that asked for a trial although its region needs no further trial.
 
-        First record a full training or a measurement, if the loss of an agent left it unrecorded.
-        Then order the full training or the measurement that comes next, or let the agent exit.
+        First record a full training or a measurement that the job of a lost agent did. Then order
+        what comes next, a full training or a measurement, or let the agent exit.
         """
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):
@@ -268,7 +262,7 @@ class Turns:
     def _end(
         self, slug: str, node: str, message: AgentMessage, why: str, behind: _End | None
     ) -> None:
-        """Order the full training or the gate's job (`behind`), or let the agent exit.
+        """Order the full training or the measurement (`behind`), or let the agent exit.
 
         `behind` is None if neither is left to do. `why` is the reason for the exit.
         """

@@ -48,8 +48,8 @@ from trialfleet.workflows.status.run_trials import RunTrials
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """A trial to train now: its name, number, parameters and seed."""
+class AssignedTrial:
+    """A trial to train now."""
 
     name: str
     answer: Assignment
@@ -66,7 +66,7 @@ class TrialScripts:
     def ask(self, slug: str, node: str) -> Reply:
         """Write the files of a DAG node's job and, if the job is for one trial, the trial's files.
 
-        A lane's job trains several trials. Its agent asks for each of them itself.
+        A lane's job trains several trials, and its agent asks for each of them.
         """
         reply = self.settle(slug, node)
         if reply and reply.exit_code == EXITS["stop"]:
@@ -93,10 +93,10 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
     def _under_way(self, slug: str, node: str, ended: str | None = None) -> str | None:
-        """Return a DAG node's first trial with parameters but no result; skip the trial `ended`.
+        """Return a DAG node's unfinished trial that needs another attempt; None if there is none.
 
-        Return None if this trial has a stop order, or if no attempt may start any more. In both
-        cases, the trial's end is recorded.
+        If the unfinished trial has a stop order, or if no attempt may start any more, record the
+        trial's end and return None. The trial `ended` is ignored.
         """
         name = self.find_unfinished(slug, node, ended)
         if name is None or self._is_recorded(slug, name):
@@ -122,10 +122,10 @@ class TrialScripts:
             return self._studies.stop(slug, refused.reason)
         return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
 
-    def choose(self, slug: str, node: str, *, ended: str | None = None) -> Chosen | Reply:
+    def choose(self, slug: str, node: str, *, ended: str | None = None) -> AssignedTrial | Reply:
         """Return the next trial of a DAG node's job, or a reply that says why there is none.
 
-        The trial `ended` is ignored. It has ended, but its result is not recorded yet.
+        The trial `ended` is ignored: it has ended, but its result is not recorded yet.
         """
         study = self._studies.get_study(slug)
         name = self._under_way(slug, node, ended) or self._next(slug, node)
@@ -136,20 +136,17 @@ class TrialScripts:
             return self._reply_to_refusal(slug, node, answer)
         if not study.stopped():
             self._studies.clear_stop(slug)
-        return Chosen(name, answer)
+        return AssignedTrial(name, answer)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Record how the trial of an ended job ended, unless this is recorded already.
-
-        The reply says whether another job follows.
-        """
+        """Record how an ended job's trial ended. The reply says whether another job follows."""
         name = self.find_unfinished(slug, node) or (node if is_trial(node) else None)
         has_asked = (
             job.code == 0 or read_last_message(self._folder.region(slug).trial(node)) is not None
         )
         if name is None and not has_asked:
             chosen = self.choose(slug, node)  # the trial for which the error counts
-            name = chosen.name if isinstance(chosen, Chosen) else None
+            name = chosen.name if isinstance(chosen, AssignedTrial) else None
         if name is None:
             return self._reply_after_trial(slug, node)
         place = self._folder.region(slug).trial(name)
@@ -176,8 +173,8 @@ class TrialScripts:
     def settle(self, slug: str, node: str) -> Reply | None:
         """Record the result of a DAG node's unfinished trial, if it has arrived; return the reply.
 
-        Return None if no result has arrived. A result may be unrecorded if it arrived while no
-        service was running, and the agent was lost before the service started again.
+        Return None if there is no such result. There is one if it arrived while no service was
+        running, and the agent was lost before the service started again.
         """
         if (name := self.find_unfinished(slug, node)) is None:
             return None
@@ -191,8 +188,8 @@ class TrialScripts:
         """Record in the trial database how an attempt at the trial `name` ended.
 
         `code` is the exit code of the attempt or its job. `job` is the HTCondor job's id, such as
-        12.0; "" if there was no job. Per job, only one failure of a trial is counted. `job_end` has
-        what DAGMan knows about the ended job; None if that is unknown.
+        12.0; "" if there was no job. Only one failure of a trial is counted for each job. `job_end`
+        is what DAGMan reported about the job; None if it has not reported.
 
         Returns:
             A reply: "done" if the trial is recorded, "retry" if another attempt follows, "stop" if
@@ -254,7 +251,7 @@ class TrialScripts:
         return Reply(EXITS["retry"], f"{node}: continues in another job")
 
     def find_unfinished(self, slug: str, node: str, ended: str | None = None) -> str | None:
-        """Return a DAG node's first trial with parameters but no result; skip the trial `ended`."""
+        """Return a DAG node's first trial, except `ended`, with parameters but no result."""
         running, own = self._studies.get_study(slug).running_nodes(), parse_trial_range(node)
         return next((name for name in running if own.has(name) and name != ended), None)
 
@@ -264,7 +261,7 @@ class TrialScripts:
         return early_stop(place, self._study.objective.metric)
 
     def _is_recorded(self, slug: str, name: str) -> bool:
-        """Record a trial as stopped early if it has a stop order; return whether it has one."""
+        """Return whether a trial has a stop order. If so, record the trial as stopped early."""
         place = self._folder.region(slug).trial(name)
         outcome = self._told_to_stop(place)
         if outcome is None:
@@ -275,8 +272,8 @@ class TrialScripts:
     def _abandon_reason(self, slug: str, outcome: Failed) -> str | None:
         """Return why no further trial of a region can succeed; None if one still can.
 
-        If the trainer can't be started, only the failures of this region count. For any other
-        error, the trials of all regions are examined.
+        If the trainer can't be started, only this region's trials are examined, otherwise the
+        trials of all regions.
         """
         own = self._studies.get_study(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):

@@ -59,14 +59,12 @@ class Managers:
 
     @contextmanager
     def hold_lease(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
-        """Wait until the other manager has stopped; hold the lease during the `with` block.
+        """Wait for the lease, and yield True. Yield False once `gives_up` returns True.
 
-        Yield True once this manager has the lease. During the wait, `gives_up` is called
-        repeatedly. Once it returns True, yield False.
-
-        With `at_once`, a free lease is taken at once. Otherwise, if the other manager held the
-        lease last, this manager first waits for the duration of a lease. In this time the other
-        manager can take the lease again. It should, because its machine has the last days' results.
+        This manager holds the lease during the `with` block. With `at_once`, a free lease is taken
+        at once. Otherwise, if the other manager held the lease last, this manager first waits for
+        the duration of a lease. In this time the other manager can take the lease again. It should,
+        because its machine has the last days' results.
         """
         self._lost.clear()
         begun, shown = time.monotonic(), ""
@@ -108,8 +106,8 @@ class Managers:
     def is_safe(self, outcome: Outcome) -> bool:
         """Return whether the other manager could go on from `outcome` if this machine were lost.
 
-        It could if S3 has the outcome's model, or if the outcome has no model. ExportError if S3
-        refuses a request or is unreachable.
+        This is so if the outcome's model is in S3, or if the outcome has no model. ExportError if
+        S3 refuses a request or is unreachable.
         """
         if outcome.run is None or outcome.ending is Ending.FAILED:
             return True
@@ -118,14 +116,14 @@ class Managers:
     def restore(self, regions: Iterable[str]) -> None:
         """Make the other manager's current models current on this machine.
 
-        But if this machine switched a region's model after the switch in S3, that model stays.
+        A region's current model stays if this machine chose it after the choice in S3.
         """
         self._retry(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
         """Return the outcomes of those `regions` whose models the other manager has published.
 
-        Only models that were published by the run of `attempt` count.
+        Only models from the run of `attempt` count. They are copied to this machine.
         """
         return self._retry(lambda: self._models.outcomes(attempt, regions))
 

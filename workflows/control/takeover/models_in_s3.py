@@ -33,7 +33,7 @@ class ModelsInS3:
         self._whole: set[tuple[str, str]] = set()
 
     def has(self, region: str, run: str) -> bool:
-        """Return whether S3 has the complete model that the run `run` published for a region."""
+        """Return whether S3 has a region's complete model from `run`."""
         if (region, run) not in self._whole and self._mirror.has(self._root(region), run):
             self._whole.add((region, run))
         return (region, run) in self._whole
@@ -41,7 +41,7 @@ class ModelsInS3:
     def restore(self, regions: Iterable[str], say: Callable[[str], None]) -> None:
         """Make the models that are current in S3 current on this machine.
 
-        A region is left as it is if this machine switched its `latest` after the choice in S3.
+        A region's current model stays if this machine chose it after the choice in S3.
         """
         for region in regions:
             models = region_models_folder(self._study, region_slug(region))
@@ -55,8 +55,8 @@ class ModelsInS3:
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
         """Return the outcomes of those `regions` whose models from the attempt's run are in S3.
 
-        If the other manager copied a model incompletely, the copy is removed, because the run will
-        publish this model again.
+        The models are copied to this machine. Incomplete models are removed from S3, because the
+        run will publish them again.
         """
         found = []
         for region in regions:
@@ -99,11 +99,11 @@ class ModelsInS3:
 
 
 def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
-    """Return whether S3's choice of a current model is news for this machine.
+    """Return whether S3's choice of a current model, `pointer`, must replace this machine's choice.
 
-    `here` lists the changes of the current model on this machine. `pointer`, S3's choice, is news
-    if it names another model than the last change, and is newer than that change. A change by
-    `restore` never counts as newer than `pointer`, because it only copied S3's choice.
+    `here` lists the changes of the current model on this machine. The last change is replaced if it
+    is older and names another model. A change by `restore` counts as older, because it only copied
+    an earlier choice in S3.
     """
     if not here:
         return True

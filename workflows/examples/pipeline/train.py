@@ -111,7 +111,7 @@ class Model:
 
 
 def decided_by_first(*wishes: bool) -> list[bool]:
-    """Return, on every rank, the flags `wishes` that rank 0 passed.
+    """Return rank 0's `wishes` on every rank.
 
     Only rank 0 gets SIGTERM, but all ranks must save together.
     """

@@ -41,7 +41,7 @@ def main() -> None:
 def parcels(region: str, reasons: dict[str, float]) -> list[dict[str, object]]:
     """Return a region's parcels, ordered by day.
 
-    `reasons` maps each reason for delay to its increase of the log-odds that a parcel is late.
+    `reasons` has the effect of each reason for delay on the log-odds of being late.
     """
     dealt = random.Random(region)  # noqa: S311 - the same rows each time
     rows: list[dict[str, object]] = []

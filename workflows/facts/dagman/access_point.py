@@ -38,8 +38,8 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
     """Return a message for each kind of job in `universes` that the access point doesn't start.
 
-    Universe is HTCondor's term for a kind of job. DAGMan runs in the scheduler universe. The jobs
-    that publish models run in the local universe.
+    A universe is a kind of job. DAGMan runs in the scheduler universe. Models are published in the
+    local universe.
     """
     if not (asked := [*universes]):
         return []
@@ -53,7 +53,7 @@ def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
 
 
 def reasons_jobs_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the reasons why the access point doesn't start those of `jobs` that wait.
+    """Return the reasons why the access point doesn't start the waiting jobs among `jobs`.
 
     `jobs` are ClassAds. A job that has waited for less than 10 s doesn't count.
     """
@@ -86,6 +86,6 @@ def _schedd_ad() -> ClassAd:
 def default_state() -> Path:
     """Return the default folder for the state of `trialfleet supervise`.
 
-    The supervisor of a pool that `trialfleet pool up` started uses another folder.
+    An embedded pool, which `trialfleet pool up` starts, uses another folder.
     """
     return platformdirs.user_state_path("trialfleet") / "supervisor"

@@ -28,10 +28,10 @@ _CLOCK = 1.0  # seconds; a smaller difference between two files' times proves no
 class FailingScript:
     """A DAG node's script whose last run failed.
 
-    `script` names what the script does: `ask`, for example, prepares a job. `cause` is "storage" if
-    the trial database failed, "space" if a disk is full, and otherwise "error". `times` is how
-    often the script has failed in a row with this cause. `since` is the time of the first failure
-    after the last success, in ISO 8601.
+    `script` is a word for what the script does, such as `ask`, which prepares a job. `cause` is
+    "storage" if the trial database failed, "space" if a disk is full, and otherwise "error".
+    `times` is the number of failures in a row with this cause. `since` is the time of the first
+    failure after the last success, in ISO 8601.
     """
 
     node: str
@@ -42,8 +42,8 @@ class FailingScript:
     since: str
 
     def __str__(self) -> str:
-        """Return the failure as one line, which contains neither `times` nor `since`."""
-        return f"{self.script} of {self.node} fails: {self.error}; it will be retried"
+        what = self.node if self.node == self.script else f"{self.script} of {self.node}"
+        return f"{what} fails: {self.error}; it will be retried"
 
 
 def one_line_message(error: BaseException) -> str:
@@ -89,9 +89,9 @@ def note_success(file: Path, node: str) -> None:
 
 @contextmanager
 def note_result(file: Path, node: str) -> Iterator[None]:
-    """Record in `file` (failing.json) the error that the `with` block raises, and raise it again.
+    """Record an error of the `with` block in `file` (failing.json), and raise it again.
 
-    If the block succeeds, the error of the DAG node `node` is removed from `file`.
+    If the block succeeds, remove the DAG node's error from `file`.
     """
     try:
         yield
@@ -115,7 +115,7 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 def service_trouble(folder: RunFolder) -> str:
     """Return why the optimiser's service doesn't answer PRE and POST scripts; empty if it does.
 
-    The reason is in a file that a script writes if it gets no answer.
+    A script that gets no answer writes the reason to a file.
     """
     try:
         noted = read_json(folder.root / TROUBLE)

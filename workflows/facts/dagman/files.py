@@ -36,8 +36,6 @@ class NodeStatus:
 
     Attributes:
         submitted: whether DAGMan waits for the node's job.
-        in_pre: whether DAGMan waits for the PRE script.
-        in_post: whether DAGMan waits for the POST script.
         failed: whether the node has failed for good.
         details: DAGMan's text about the state.
     """
@@ -55,17 +53,17 @@ class NodeStatus:
 
 
 def exit_code(files: DagFiles) -> int | None:
-    """Return the exit code of this DAG's last DAGMan that ended by itself; None if none did."""
+    """Return the exit code of the DAG's last DAGMan that ended by itself; None if none did."""
     return _metric(files, "exitcode")
 
 
 def ended_by_error(files: DagFiles) -> bool:
-    """Return whether this DAG's last DAGMan ended because DAGMan itself had an error."""
+    """Return whether the DAG's last DAGMan ended because of an error of its own."""
     return _metric(files, "DagStatus") == _ENDED_BY_ERROR
 
 
 def ended_by_node(files: DagFiles) -> bool:
-    """Return whether this DAG's last DAGMan ended because a DAG node had failed."""
+    """Return whether the DAG's last DAGMan ended because a DAG node had failed."""
     return _metric(files, "DagStatus") == _ENDED_BY_NODE
 
 
@@ -115,7 +113,7 @@ def _parse_node(ad: str) -> tuple[str, NodeStatus]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodesLog:
-    """The contents of a log of node events, in which DAGMan sees that jobs and scripts have ended.
+    """The contents of a log of node events, from which DAGMan learns that jobs and scripts ended.
 
     Attributes:
         ended: DAG nodes whose POST script ended while the present DAGMan ran.
@@ -133,8 +131,8 @@ class NodesLog:
 def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
     """Return the contents of a log of node events; an unreadable log counts as empty.
 
-    `since` is the start of the present DAGMan, in Unix seconds. POST scripts that ended earlier are
-    left out of `ended`, because the present DAGMan learned of these ends when it started.
+    `since` is the start of the present DAGMan, in Unix seconds. `ended` has only scripts that ended
+    after this time, because the present DAGMan read about earlier ends when it started.
     """
     jobs: dict[str, bytes] = {}  # by node: the job whose POST script ended last
     ended: dict[str, bool] = {}  # by node: whether it ended twice
@@ -162,7 +160,6 @@ def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
 def _unix_seconds(local: str) -> float:
     """Return a local time in Unix seconds.
 
-    At the end of summer time, clocks show some times twice. For such a time, the later moment is
-    returned.
+    At the end of summer time, clocks show some times twice. The second of these moments counts.
     """
     return datetime.fromisoformat(local).replace(fold=1).timestamp()

@@ -80,10 +80,10 @@ class QueuedRun:
 
     Attributes:
         root: the job id of the run's DAGMan. If a person submitted only a region's DAG, this is the
-            id of the region's DAGMan. None if neither is in the queue.
+            job id of the region's DAGMan. None if no DAGMan is in the queue.
         root_held: why the DAGMan `root` is on hold; None if it isn't.
-        running: DAG nodes with a job in a slot, or with a held job that HTCondor will remove
-            (no person has to act then).
+        running: DAG nodes with a job in a slot. DAG nodes with a held job that HTCondor will remove
+            count, too, because no person has to act.
         idle: DAG nodes that have a waiting job and are not in `running`.
         held: jobs on hold that wait for a person.
         regions: slugs of the regions whose DAGMan job is in the queue.
@@ -159,7 +159,7 @@ def one_job(constraint: str) -> Any:
 
 
 def running_by_run() -> Counter[str]:
-    """Return the number of running jobs by the folder of their run.
+    """Return the number of each run's running jobs, by the run's folder.
 
     Jobs that belong to no run are counted under "".
     """
@@ -171,7 +171,7 @@ def running_by_run() -> Counter[str]:
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
     """Return the folders of the runs in a pool's queue; empty if the queue is unreachable.
 
-    The variables in `environment` select the pool.
+    The environment variables `environment` select the pool.
     """
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
     ads = pool_status.read_ads([*tool, _ROOTS], environment)
@@ -181,8 +181,7 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 def find_fleet_runs(fleet: str) -> list[Path]:
     """Return the folders of the queued runs that use the fleet `fleet`.
 
-    A run uses a fleet if its study names the fleet. A run also uses it if the fleet's nodes train
-    trials of the run.
+    These are the runs whose study names the fleet, and the runs with trials on the fleet's nodes.
     """
     from trialfleet.infra.fleet.htcondor.demand import fleet_machines
 
@@ -207,7 +206,7 @@ def _names(place: Path, fleet: str) -> bool:
 def submit(files: DagFiles) -> str:
     """Submit a DAG and return the job id of its DAGMan.
 
-    DAG nodes that are finished according to the rescue DAG don't run again.
+    DAG nodes that the rescue DAG lists as finished don't run again.
     """
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with schedd.connect_schedd(f"HTCondor refused {str(files.dag)!r}") as reached:
@@ -250,7 +249,7 @@ def _node(ad: dict[str, Any]) -> str:
 def _is_being_ended(ad: dict[str, Any]) -> bool:
     """Return whether HTCondor will remove a held job.
 
-    HTCondor removes held jobs of trials, but not those that a person put on hold.
+    HTCondor removes a held job of a trial unless a person put the job on hold.
     """
     is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == Universe.VANILLA
     return is_trial and ad.get("HoldReasonCode") != HELD_BY_A_PERSON

@@ -17,8 +17,8 @@ RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
 class PoolSlots(NamedTuple):
     """The slots of the pool, without the dynamic slots that HTCondor makes for jobs.
 
-    `whole` has each slot as if no job ran on it. `free` has the slots in the state Unclaimed,
-    each with the resources that no job has now.
+    `whole` has each slot as if no job ran on it. `free` has the unclaimed slots, each with only its
+    free resources.
     """
 
     whole: list[ClassAd]
@@ -53,7 +53,7 @@ def _with_total_resources(slot: ClassAd) -> ClassAd:
 
 
 def has_gpu(slot: ClassAd) -> bool:
-    """Return whether a slot's attribute `HAS_GPU` is true, so that trials on GPUs may use it."""
+    """Return whether a slot's attribute `HAS_GPU` is true; only then may trials use its GPUs."""
     return "HAS_GPU" in slot and slot.eval("HAS_GPU") is True
 
 

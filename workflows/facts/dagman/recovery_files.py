@@ -1,8 +1,8 @@
 """The files from which a DAGMan that starts again learns what was done before.
 
-If these files can't be used (docs/dagman-recovery.md), they are moved to another folder. The next
-DAGMan then starts every DAG node again. No finished trial is trained again, because the trial
-database has its result.
+If DAGMan can't use these files (docs/dagman-recovery.md), trialfleet moves them to another folder.
+The next DAGMan then starts every DAG node again. No finished trial is trained again, because the
+trial database has its result.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ def is_locked(files: DagFiles) -> bool:
 
 
 def lock_holder(files: DagFiles) -> int | None:
-    """Return the id of the process that holds the DAG's lock file; 0 if the id is unknown.
-
-    Return None if no process holds the lock file.
-    """
+    """Return the id of the process with the DAG's lock; 0 if unknown, None if no process has it."""
     try:
         with files.lock.open("rb") as lock:
             wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
@@ -42,7 +39,7 @@ def lock_holder(files: DagFiles) -> int | None:
 def set_aside(*dags: DagFiles) -> list[Path]:
     """Move each DAG's recovery files to a new folder, and return the new folders.
 
-    A DAG without such files gets no new folder.
+    A DAG without recovery files gets no new folder.
     """
     name, folders, changed = time.strftime("%Y-%m-%dT%H-%M-%S"), [], []
     for files in dags:

@@ -17,9 +17,9 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 class ScriptFacts:
     """A DAG node's PRE or POST script that has not ended.
 
-    `since` is the time of the last sign of progress, in Unix seconds. Signs are the start of the
-    region's DAGMan, an entry in the log of the region's scripts, and an event of the DAG node's
-    job.
+    `since` is the time of the last sign of progress, in Unix seconds. Three things are signs: the
+    region's DAGMan starts, a script of the region writes to its log, or the DAG node's job has an
+    event.
     """
 
     region: str
@@ -34,8 +34,8 @@ def script_facts(
 ) -> Iterator[ScriptFacts]:
     """Yield one running script of each region in which scripts run.
 
-    One script per region is enough: all scripts wait for the same service, so if one hangs, all do.
-    If `queued`, the run's jobs in the queue, is None, nothing is yielded.
+    One per region is enough: all scripts wait for the optimiser's service, so if one hangs, all do.
+    Yield nothing if `queued` is None.
     """
     dagmans = {
         ad.get("TrialfleetRegion"): ad

@@ -18,7 +18,7 @@ _NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeEr
 
 
 @dataclass(frozen=True)
-class Turn:
+class MessageId:
     """The id of an agent's message; `token` identifies the agent's process."""
 
     token: str
@@ -26,11 +26,11 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class ReportedEnd:
     """The end of a trial, as its job's agent reports it.
 
     `code` is the trainer's exit code, or minus the number of the signal that killed it. `over` is
-    the limit that the trial exceeded; None if it exceeded none.
+    the limit that the trial exceeded, if any.
     """
 
     code: int
@@ -39,12 +39,12 @@ class Ended:
     over: Over | None
 
     @staticmethod
-    def from_json(plain: dict[str, Any]) -> Ended:
+    def from_json(plain: dict[str, Any]) -> ReportedEnd:
         """Return how a trial ended; `plain` is the content of the agent's message.
 
         Raises AttributeError, OverflowError, TypeError or ValueError if the content is invalid.
         """
-        return Ended(
+        return ReportedEnd(
             code=int(plain.get("code") or 0),
             cpu_seconds=amount(plain.get("cpu_seconds")),
             memory_mb=amount(plain.get("memory_mb")),
@@ -66,10 +66,10 @@ class AgentMessage:
     """
 
     job: str
-    turn: Turn
+    turn: MessageId
     say: Say
     trial: str
-    ended: Ended
+    ended: ReportedEnd
     wants: bool
     time: float
 
@@ -79,15 +79,15 @@ class AgentMessage:
 
 
 def read_last_message(place: TrialFolder) -> AgentMessage | None:
-    """Return the last message of the agent of a trial's job; None if there is no valid message."""
+    """Return the last message of a trial's agent; None if there is no valid message."""
     try:
         plain = untrusted_files.read_json(place.said, untrusted_files.MOST_ORDER, place.node_root)
         return AgentMessage(
             job=str(plain["job"]),
-            turn=Turn(str(plain["token"]), int(plain["turn"])),
+            turn=MessageId(str(plain["token"]), int(plain["turn"])),
             say=_check_choice(Say, EARLIER_SAY.get(plain["say"], plain["say"])),
             trial=str(plain.get("trial") or ""),
-            ended=Ended.from_json(plain),
+            ended=ReportedEnd.from_json(plain),
             wants=plain.get("wants") is not False,
             time=amount(plain.get("time")) or 0.0,
         )
@@ -95,14 +95,13 @@ def read_last_message(place: TrialFolder) -> AgentMessage | None:
         return None
 
 
-def read_ended(place: TrialFolder) -> Ended | None:
+def read_ended(place: TrialFolder) -> ReportedEnd | None:
     """Return how a trial ended; None if its agent has not reported this yet.
 
-    Call `unpacking.unpack_result` first: it moves the files from the agent's package to the trial's
-    folder, where this function reads them.
+    Call `unpacking.unpack_result` first, because it moves the agent's report to the trial's folder.
     """
     try:
-        return Ended.from_json(
+        return ReportedEnd.from_json(
             untrusted_files.read_json(place.ended, untrusted_files.MOST_AGENT, place.root)
         )
     except _NONE:
@@ -131,14 +130,11 @@ def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
 
 def is_answered(message: AgentMessage, order: Order) -> bool:
     """Return whether `order` answers the agent's message."""
-    return message.turn == Turn(order.token, order.turn)
+    return message.turn == MessageId(order.token, order.turn)
 
 
 def question_time(place: TrialFolder) -> float | None:
-    """Return when a job's agent asked the question that is still open, in Unix seconds.
-
-    Return None if the agent waits for no answer.
-    """
+    """Return since when a job's agent waits for an answer, in Unix seconds; None if it doesn't."""
     if untrusted_files.file_stamp(place.said)[1] <= untrusted_files.file_stamp(place.order)[1]:
         return None
     said, order = read_last_message(place), read_order(place)

@@ -1,8 +1,7 @@
-"""Notes with the executions in jobs' event logs; a note is read five times as fast as its log.
+"""Notes of the executions in jobs' event logs. A note is read five times as fast as a log.
 
-A note is written next to its log once the job is over. It contains the log's `stamp`: the log's
-size and modification time. If the log has another stamp now, the note is ignored. A damaged note is
-ignored, too.
+A note is written next to its log once the job is over. It contains the log's stamp: the log's size
+and modification time. A note is valid if it isn't damaged and the log still has the same stamp.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from typing import Any, NamedTuple
 
 from trialfleet import untrusted_files
 from trialfleet.files import unless_damaged
-from trialfleet.workflows.facts.jobs.executions import End, Execution
+from trialfleet.workflows.facts.jobs.executions import Execution, ExecutionEnd
 from trialfleet.workflows.facts.run_folder.folder import note_path
 
-_ENDS = {str(end): end for end in End}
+_ENDS = {str(end): end for end in ExecutionEnd}
 _END, _SLOT = (Execution._fields.index(name) for name in ("end", "properties"))
 _MOST = 64 << 20  # bytes of a note; for a log with thousands of marks 1 MB is enough
 
@@ -35,7 +34,7 @@ class WholeJob(NamedTuple):
 class JobParts(NamedTuple):
     """The executions of a job of several trials, divided by trial.
 
-    `trials` has, by trial and attempt, the parts of executions in which the trial was trained.
+    `trials` has the parts of executions in which a trial was trained, by trial and attempt.
     `between` has the parts in which no trial was trained.
     """
 
@@ -70,7 +69,7 @@ def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
 def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
     """Return a job's executions from the note of its log; None if there is no valid note.
 
-    `stamp` is the log's present size and modification time. A note with another stamp isn't valid.
+    `stamp` is the log's present stamp.
     """
 
     def read() -> WholeJob | None:
@@ -84,7 +83,7 @@ def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
 def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
     """Return a job's executions by trial from the note of its log; None if there is no valid note.
 
-    `stamp` is the log's present size and modification time. A note with another stamp isn't valid.
+    `stamp` is the log's present stamp.
     """
 
     def read() -> JobParts | None:
@@ -104,8 +103,7 @@ def _lines(log: Path) -> tuple[Any, bytes]:
 def _read_slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
     """Return the attributes of the slots in a note; `head` is the content of its first line.
 
-    `stamp` is the log's present size and modification time. Raises ValueError if the note has
-    another stamp, or if its fields are not those of `Execution`.
+    Raises ValueError if the note has another stamp, or other fields than `Execution`.
     """
     if tuple(head["of"]) != stamp or tuple(head["fields"]) != Execution._fields:
         raise ValueError("the event log has changed since this note was written")

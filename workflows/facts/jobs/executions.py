@@ -46,7 +46,7 @@ _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seco
 UNTOLD = "its shadow process on the access point exited without logging an end"
 
 
-class End(StrEnum):
+class ExecutionEnd(StrEnum):
     """The end of an execution in a slot."""
 
     DONE = "done"  # the execution led to a result
@@ -56,7 +56,7 @@ class End(StrEnum):
 
     @property
     def is_lost(self) -> bool:
-        """True if all or a part of the execution's work is lost."""
+        """True if the execution failed or was interrupted, so that it may have lost work."""
         return self == "failed" or self == "evicted"  # `in` would be slower
 
 
@@ -81,7 +81,7 @@ class Execution(NamedTuple):
     cpu_seconds: float = 0.0
     proc: int = 0
     is_over: bool = False
-    end: End = End.RUNNING
+    end: ExecutionEnd = ExecutionEnd.RUNNING
     properties: Mapping[str, Any] = MappingProxyType({})
     saved: float | None = None
     result_time: float | None = None
@@ -91,7 +91,7 @@ class Execution(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The duration in seconds; 0 if a clock that was set back would make it negative."""
+        """The duration in seconds; never negative, even if the clock was set back."""
         return max(0.0, self.ended - self.began)
 
     @property
@@ -106,7 +106,7 @@ class Execution(NamedTuple):
 
 
 class MarkEvent:
-    """A log event that may be a mark, which says that a trial began, saved something or ended."""
+    """A log event that may be a mark: a report that a trial began, saved a checkpoint or ended."""
 
     type = SimpleNamespace(name="GENERIC")  # like the type of HTCondor's `JobEvent`
 
@@ -125,7 +125,7 @@ class MarkEvent:
 
     @property
     def proc(self) -> int:
-        """The second part of the job's id: the job's number in its cluster."""
+        """The second part of the job's id."""
         return int(self._found["Proc"])
 
     def __getitem__(self, name: str) -> str:
@@ -136,7 +136,7 @@ class MarkEvent:
 
     @cached_property
     def mark(self) -> Mark | None:
-        """The trial's event that the mark reports; None if this log event is not a mark."""
+        """The parsed mark; None if this log event is not a mark."""
         return Mark.from_text(self["Info"])
 
     @cached_property
@@ -146,9 +146,9 @@ class MarkEvent:
 
 
 def read_events(log: Path) -> tuple[JobEvent, ...]:
-    """Return the events of a job's log; empty if the log is missing.
+    """Return the events of a job's log; empty if the log can't be read.
 
-    Events that are unreadable or of an unknown type are left out. Repeated calls read only the new
+    Unreadable events and events of an unknown type are left out. Repeated calls read only the new
     part of the log.
     """
     return _get_reader(log).events()
@@ -223,7 +223,6 @@ def _is_known(event: JobEvent | None) -> bool:
 
 
 def _parsed_by_htcondor(texts: list[bytes]) -> list[JobEvent | None]:
-    """Return the event of each text; None for an unreadable text."""
     found = list(_events_before_unreadable(texts)) if texts else []
     if len(found) == len(texts):
         return found
@@ -259,9 +258,9 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events, but only the last of successive marks (events about trials).
+    """Return the events, but only the last of successive marks.
 
-    The last mark is kept, because it shows until when the execution was alive.
+    The last mark shows until when the execution was alive.
     """
     return [
         event
@@ -278,7 +277,9 @@ def parse_executions(events: Iterable[JobEvent]) -> list[Execution]:
         now, kind, proc = event_time(event), event.type.name, event.proc
         if kind == "EXECUTE":
             if proc in latest and not (last := found[latest[proc]]).is_over:
-                found[latest[proc]] = last._replace(is_over=True, end=End.EVICTED, reason=UNTOLD)
+                found[latest[proc]] = last._replace(
+                    is_over=True, end=ExecutionEnd.EVICTED, reason=UNTOLD
+                )
             slot = str(event.get("SlotName") or event.get("ExecuteHost"))
             latest[proc] = len(found)
             properties = slot_properties(event)
@@ -311,10 +312,7 @@ def _apply_event(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _apply_mark(execution: Execution, event: JobEvent) -> Execution:
-    """Return `execution` with the time of the checkpoint or result that `event` reports, if any.
-
-    The time is never after the execution's end.
-    """
+    """Return `execution` with the time of the checkpoint or result that `event` reports, if any."""
     mark = parse_mark(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution
@@ -336,7 +334,9 @@ def interrupted_starts(events: Iterable[JobEvent]) -> list[Execution]:
         elif kind in _CUTS:
             if proc not in executing and now - ended.get(proc, -math.inf) > _ONE_CUT_SECONDS:
                 why = {"ended_by": kind, "reason": _reason(event)}
-                cut = Execution("", now, now, proc=proc, is_over=True, end=End.EVICTED, **why)
+                cut = Execution(
+                    "", now, now, proc=proc, is_over=True, end=ExecutionEnd.EVICTED, **why
+                )
                 found.append(cut)
             executing.discard(proc)
             ended[proc] = now
@@ -360,13 +360,13 @@ def slot_properties(event: JobEvent) -> Mapping[str, Any]:
     return {name: each for name, each in values.items() if isinstance(each, str | int | float)}
 
 
-def _end(event: JobEvent) -> End:
+def _end(event: JobEvent) -> ExecutionEnd:
     kind = event.type.name
     if kind in _CUTS:
-        return End.EVICTED
+        return ExecutionEnd.EVICTED
     if kind == "JOB_TERMINATED" and event.get("ReturnValue") == 0:
-        return End.DONE
-    return End.FAILED if kind in _ENDS else End.RUNNING
+        return ExecutionEnd.DONE
+    return ExecutionEnd.FAILED if kind in _ENDS else ExecutionEnd.RUNNING
 
 
 def event_time(event: JobEvent) -> float:

@@ -29,7 +29,7 @@ def checkpoint_prefixes(place: TrialFolder) -> list[str]:
     """Return the S3 prefixes where checkpoints of a DAG node's gang may be.
 
     The first prefix is for the present attempt. The others are for earlier attempts whose
-    checkpoints were not removed. The result is empty if the gang stores no checkpoints in S3.
+    checkpoints still exist. The result is empty if the gang stores no checkpoints in S3.
     """
 
     def read() -> list[str]:
@@ -55,8 +55,8 @@ def left_checkpoints(folder: RunFolder) -> tuple[str, ...]:
 def gang_progress(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
     """Return a text on a gang's progress, and whether the gang has too few slots to train.
 
-    The gang has `slots` slots and needs at least `least`. The text is empty if the gang has no
-    roster, or if its trial is over.
+    The gang needs at least `least` slots. The text is empty if the gang has no roster, or if its
+    trial is over.
     """
     roster = read_roster(place)
     if roster is None or roster.state == DONE or roster.code is not None:
@@ -84,8 +84,8 @@ def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
     """Return how many ranks (gang members) train a trial, and the number of their generation.
 
     A generation is one set of ranks. The result has the keys "ranks" and "generation". While the
-    generation forms, "ranks" is 0. The result is empty if the gang works on another trial, or if
-    the numbers are unknown.
+    generation forms, "ranks" is 0. The result is empty if the roster is about another trial or
+    can't be read.
     """
     roster = read_roster(place)
     if roster is None or roster.trial != place.root.name:

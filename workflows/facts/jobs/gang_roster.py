@@ -19,7 +19,7 @@ FORM, RUN, DONE = "form", "run", "done"  # states
 STARTING_SECONDS = 20.0  # the wait for the first message of a job's agent
 
 
-class Seat(NamedTuple):
+class RankAgent(NamedTuple):
     """The agent of one rank in a generation, and its address.
 
     Other agents connect to the port `door` to test whether they reach this agent's machine.
@@ -35,9 +35,9 @@ class Seat(NamedTuple):
 class LeftOutAgent(NamedTuple):
     """A living agent that the gang leaves out for now, because another agent can't reach it.
 
-    `host` is the address of this agent's machine. `other` is the address of the other agent's
-    machine. The agent may join again at `until`, in Unix seconds, after a wait of `seconds`. Each
-    further wait is twice as long, up to a limit.
+    `host` is the address of this agent's machine, and `other` that of the other agent's machine.
+    The agent may join again at `until`, in Unix seconds. `seconds` is the length of this wait. The
+    next wait is twice as long, up to a limit.
     """
 
     token: str
@@ -59,17 +59,18 @@ class Roster:
         trial: the trial's name; empty while it is unknown.
         turn: the number of the gang's request that was answered with `trial`.
         first: the generation in which the trial began.
-        members: the agents by rank; while a generation forms, those of the generation before it.
+        members: the agents by rank. While a generation forms, these are the agents of the previous
+            generation.
         start: the name of the checkpoint to start from; None if training starts at the beginning.
-        kill: whether agents kill the training processes of the previous generation. False as long
-            as rank 0 may still save a checkpoint.
+        kill: whether agents kill the training processes of the previous generation. False while
+            rank 0 may still save a checkpoint.
         short: whether a generation that forms has fewer agents than the gang's `min`.
         failures: how often training processes have failed since the last checkpoint. Processes of
             lost jobs don't count.
         code: the trial's exit code, or minus the number of the signal that killed it; None until
             the trial ends. In the state "done", the agents leave with this code.
         over: the limit that the trial exceeded (memory, time or disk); None if it exceeded none.
-        result: the name of the package (files of one rank) with the trial's result.
+        result: the name of the package with the trial's result.
         apart: agents that the gang leaves out, and agents that it left out earlier.
     """
 
@@ -80,7 +81,7 @@ class Roster:
     trial: str = ""
     turn: int = 0
     first: int = 1
-    members: tuple[Seat, ...] = ()
+    members: tuple[RankAgent, ...] = ()
     start: str | None = None
     kill: bool = True
     short: bool = True
@@ -112,7 +113,6 @@ class Job:
     Attributes:
         status: the job's attribute JobStatus.
         began: the job's attribute JobCurrentStartDate.
-        said: the agent's last message.
         silent: whether the agent has sent nothing new for too long.
         quiet_for: the seconds since the agent sent something new.
         running_for: the seconds since the job got its slot.
@@ -130,7 +130,7 @@ class Job:
 
     @property
     def agent(self) -> Member | None:
-        """The last message of the job's agent; None if the agent is lost or has sent none."""
+        """The last message of the job's present agent; None if it is lost or has sent none."""
         is_its = self.said is not None and self.said.began == self.began
         lives = self.status == JobStatus.RUNNING and is_its and not self.silent
         return self.said if lives else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from trialfleet.classads import JobStatus, Universe
 from trialfleet.workflows.facts.jobs.agent_messages import question_time
-from trialfleet.workflows.facts.jobs.executions import End, Execution
+from trialfleet.workflows.facts.jobs.executions import Execution, ExecutionEnd
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
@@ -38,9 +38,8 @@ class JobFacts:
         since: when the job entered its JobStatus, in Unix seconds.
         machine: the machine on which the job runs or last ran; empty if it never ran.
         starts: the job's starts in this attempt; None if its log was not read.
-        is_rank: whether the job belongs to a gang, several jobs that train one trial.
-        asked: since when the job's agent waits for an answer, in Unix seconds; None if the agent
-            doesn't wait.
+        is_rank: whether the job belongs to a gang.
+        asked: since when the agent waits for an answer, in Unix seconds; None if it doesn't.
     """
 
     region: str
@@ -58,8 +57,8 @@ class JobFacts:
 
     @property
     def cuts(self) -> list[Execution]:
-        """The starts that were interrupted, before or while the job executed."""
-        return [start for start in self.starts or () if start.end is End.EVICTED]
+        """The starts that were interrupted before the job executed or while it executed."""
+        return [start for start in self.starts or () if start.end is ExecutionEnd.EVICTED]
 
     @property
     def executing(self) -> Execution | None:

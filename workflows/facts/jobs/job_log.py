@@ -1,6 +1,12 @@
 """Facts about a trial in its job's event log: times, attempts, memory, machine, cost, lost work.
 
 If the job trains several trials, only the time in which it trained this trial counts.
+
+Arguments of several functions:
+
+- `price` is the price in USD per hour of a machine whose price is not in the log.
+- `failed` means that the last attempt counts as failed, whatever its exit code was.
+- `now` is the end of a running execution. If it is None, the execution ends at its last event.
 """
 
 from __future__ import annotations
@@ -12,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.workflows.facts.jobs.executions import (
-    End,
     Execution,
+    ExecutionEnd,
     event_time,
     interrupted_starts,
     parse_executions,
@@ -27,7 +33,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """HTCondor's facts about the job that trained a trial; None for facts that are not recorded.
+    """HTCondor's facts about the job that trained a trial; None for a fact that is not recorded.
 
     An attempt is one submission of the job. A job that continues from a checkpoint is still in the
     same attempt. Seconds and costs are totals of all attempts, unless the name begins with `last`.
@@ -37,7 +43,7 @@ class Job:
         started: the start of the first attempt.
         ended: the end of the last attempt.
         wall_seconds: the time in which at least one job of the trial executed.
-        last_wall_seconds: the same for the last attempt.
+        last_wall_seconds: the `wall_seconds` of the last attempt.
         cpu_seconds: the CPU time; None if the job ended before HTCondor first measured it.
         memory_mb: the trial's maximum memory. Memory that its processes share counts once if
             HTCondor reports ProportionalSetSize.
@@ -45,8 +51,8 @@ class Job:
         slot: the slot of the last attempt.
         attempts: the number of attempts; 0 if unknown.
         usd: the cost of the time in slots; None if a price is unknown.
-        lost_usd: the part of `usd` for failed attempts and interrupted executions. It includes
-            the cost of work that a checkpoint saved.
+        lost_usd: the full cost of failed attempts and of interrupted executions, even if a
+            checkpoint saved a part of the work.
         ranks: for a gang (jobs that train one trial together), how many jobs trained at the end.
         generations: for a gang, how often its jobs began to train together.
     """
@@ -67,12 +73,12 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stay:
+class PricedExecution:
     """One execution of a job in a slot, with its cost.
 
     Attributes:
-        ended: when the execution ended, in Unix seconds, like all times here. While the job
-            executes, this is the caller's `now`; if that is None, the time of the last event.
+        ended: when the execution ended, in Unix seconds, like all times here. A running execution
+            ends at the caller's `now`.
         usd: the cost in USD; None if the machine's price is unknown.
         saved: the time up to which work was saved; None if nothing was saved.
     """
@@ -81,7 +87,7 @@ class Stay:
     instance: str | None
     began: float
     ended: float
-    end: End
+    end: ExecutionEnd
     usd: float | None
     saved: float | None = None
 
@@ -99,7 +105,7 @@ class Stay:
         """
         if not self.end.is_lost:
             return 0.0
-        saved = self.saved if self.end is End.EVICTED else None
+        saved = self.saved if self.end is ExecutionEnd.EVICTED else None
         return max(0.0, self.ended - max(self.began, saved or self.began))
 
 
@@ -107,15 +113,11 @@ class Stay:
 class JobNotes(Job):
     """A job and its executions, as stored in job.json or in the trial database."""
 
-    stays: list[Stay] = field(default_factory=list)
+    stays: list[PricedExecution] = field(default_factory=list)
 
 
 def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = False) -> Job | None:
-    """Return the facts about the job that trained a trial; None if the job never executed.
-
-    A machine without a price costs `price` USD per hour. With `failed`, the last attempt counts as
-    failed, whatever its exit code was.
-    """
+    """Return the facts about the job that trained a trial; None if the job never executed."""
     attempts = read_attempts(place)
     if not attempts:
         return None
@@ -138,9 +140,12 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
     )
 
 
-def parse_stays(noted: Mapping[str, Any]) -> list[Stay]:
+def parse_stays(noted: Mapping[str, Any]) -> list[PricedExecution]:
     """Return the executions in `noted`, the stored content of a `JobNotes`."""
-    return [Stay(**{**stay, "end": End(stay["end"])}) for stay in noted.get("stays", ())]
+    return [
+        PricedExecution(**{**stay, "end": ExecutionEnd(stay["end"])})
+        for stay in noted.get("stays", ())
+    ]
 
 
 def read_stays(
@@ -149,24 +154,15 @@ def read_stays(
     *,
     failed: bool = False,
     now: float | None = None,
-) -> list[Stay]:
-    """Return the executions of a trial in all its attempts, oldest first.
-
-    A machine without a price costs `price` USD per hour. With `failed`, the last attempt counts as
-    failed, whatever its exit code was. A running execution ends at `now`. If `now` is None, it ends
-    at its last event.
-    """
+) -> list[PricedExecution]:
+    """Return the executions of a trial in all its attempts, oldest first."""
     return _build_stays(read_attempts(place), price, failed=failed, now=now)
 
 
 def read_between_trials(
     log: Path, price: float | None = None, *, now: float | None = None
-) -> list[Stay]:
-    """Return the parts of a job's executions in which the job trained no trial.
-
-    A machine without a price costs `price` USD per hour. A running execution ends at `now`; if
-    `now` is None, at its last event.
-    """
+) -> list[PricedExecution]:
+    """Return the parts of a job's executions in which the job trained no trial."""
     found = _end_running(now, read_parts(log).between)
     prices = _prices(found, price)
     return [_build_stay(each, prices, each.end, each.saved) for each in found]
@@ -174,19 +170,16 @@ def read_between_trials(
 
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
-) -> tuple[list[Stay], frozenset[str]]:
-    """Return the executions of a job of several trials, and the names of its other steps.
+) -> tuple[list[PricedExecution], frozenset[str]]:
+    """Return the executions of a job of several trials, and which other steps the job ran.
 
-    Other steps are the full training ("best") and the gate ("gate"). A machine without a price
-    costs `price` USD per hour. A running execution ends at `now`; if `now` is None, at its last
-    event.
+    The other steps can be "best" (the full training) and "gate".
     """
     attempts, ends = read_whole_job(log)
     return _build_stays(attempts, price, now=now), ends
 
 
 def _end_running(now: float | None, executions: Sequence[Execution]) -> Sequence[Execution]:
-    """Return `executions`; those that still run end at `now`, unless `now` is None."""
     if now is None:
         return executions
     last = _last_of_each(executions)
@@ -196,7 +189,7 @@ def _end_running(now: float | None, executions: Sequence[Execution]) -> Sequence
     ]
 
 
-def total_cost(stays: Iterable[Stay]) -> float | None:
+def total_cost(stays: Iterable[PricedExecution]) -> float | None:
     """Return the total cost of `stays` in USD; None if one of the costs is unknown."""
     known = [stay.usd for stay in stays]
     return None if None in known else round(sum(each or 0.0 for each in known), 9)
@@ -205,8 +198,8 @@ def total_cost(stays: Iterable[Stay]) -> float | None:
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
     """Return start and end of each execution in a job's event log, in Unix seconds, oldest first.
 
-    The end is infinite if the job may still run. It is None if the log lacks the end because of a
-    crash.
+    The last end is infinite if the job may still run. Another end is None if a crash kept it out of
+    the log.
     """
     executions = [each for part in submissions(read_events(log)) for each in parse_executions(part)]
     spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
@@ -229,7 +222,7 @@ def first_failure(log: Path) -> int | None:
 
 
 def last_job(log: Path) -> str:
-    """Return the id, such as 12.0, of the job of a log's last attempt; empty if there is none."""
+    """Return the id of a log's last job, such as 12.0; empty if the log has no job."""
     events = submissions(read_events(log))[-1]
     return f"{events[0].cluster}.{events[0].proc}" if events else ""
 
@@ -237,8 +230,8 @@ def last_job(log: Path) -> str:
 def read_starts(place: TrialFolder) -> list[Execution]:
     """Return the starts of a trial's job in the trial's last attempt, oldest first.
 
-    A start that was interrupted before the job executed has no slot and lasts 0 s. If the job
-    trains several trials, such starts are left out.
+    Starts that were interrupted before the job executed have no slot and last 0 s. They are left
+    out if the job trains several trials.
     """
     if place.is_shared:
         return (read_attempts(place) or [[]])[-1]
@@ -258,7 +251,7 @@ def _build_stays(
     *,
     failed: bool = False,
     now: float | None = None,
-) -> list[Stay]:
+) -> list[PricedExecution]:
     """Return the executions with their costs; all attempts but the last count as failed."""
     prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
@@ -268,8 +261,8 @@ def _build_stays(
         # The log doesn't have a gang's checkpoints.
         is_gang = len({execution.proc for execution in attempt}) > 1
         for execution in _end_running(now, attempt) if is_last else attempt:
-            was_done = execution.end in {End.DONE, End.RUNNING}
-            end = End.FAILED if without_result and was_done else execution.end
+            was_done = execution.end in {ExecutionEnd.DONE, ExecutionEnd.RUNNING}
+            end = ExecutionEnd.FAILED if without_result and was_done else execution.end
             saved = execution.ended if is_gang else execution.saved
             stays.append(_build_stay(execution, prices, end, saved))
     return stays
@@ -285,11 +278,11 @@ def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, f
 
 
 def _build_stay(
-    execution: Execution, prices: Mapping[int, float | None], end: End, saved: float | None
-) -> Stay:
+    execution: Execution, prices: Mapping[int, float | None], end: ExecutionEnd, saved: float | None
+) -> PricedExecution:
     hourly = prices[id(execution.properties)]
     instance = execution.properties.get(INSTANCE)
-    return Stay(
+    return PricedExecution(
         machine=execution.machine,
         instance=instance if isinstance(instance, str) else None,
         began=execution.began,

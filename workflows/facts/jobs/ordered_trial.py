@@ -28,7 +28,7 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
     """Return which of the `unfinished` trials a DAG node's job trains; None if none is left.
 
     This is the trial that the job's agent was last ordered to train. If there was no order, or if
-    that trial has finished, it is the DAG node's first unfinished trial.
+    the ordered trial has finished, the DAG node's first unfinished trial is returned.
     """
     order, own = read_order(files.trial(node)), parse_trial_range(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
@@ -38,7 +38,7 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
 def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
     """Return the folder of the trial that a DAG node's job was last ordered to train.
 
-    If the order was for the full training or the gate, return the folder of that step. If the job
+    If the order was for the full training or the gate, return the folder of this step. If the job
     has no order, or can train only one trial, return the DAG node's own folder.
     """
     place = files.node_folder(node)
@@ -51,8 +51,7 @@ def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
 def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
     """Return the folder of the trial `name` if a job of the DAG node can train it; else None.
 
-    `name` may also be "best" (the full training) or "gate". These steps may run in the job of any
-    DAG node that trains several trials, so for them the result is never None.
+    `name` may also be "best" (the full training) or "gate". Then the result is never None.
     """
     steps = (step for step in (files.best, files.gate) if step.root.name == name)
     if step := next(steps, None):
@@ -61,19 +60,12 @@ def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder
 
 
 def in_lane(files: RegionFolder, step: TrialFolder, node: str) -> TrialFolder:
-    """Return the paths of a full training or gate that runs in the job of a lane.
-
-    `step` is the folder of the full training or gate. `node` is the DAG node of the lane, whose
-    folder has the job's files.
-    """
+    """Return the paths of the full training or gate `step` when it runs in the lane `node`."""
     return TrialFolder(step.root, files.trial(node).node_root)
 
 
 def find_lane(files: RegionFolder, step: TrialFolder) -> str | None:
-    """Return the DAG node of the lane whose job runs or ran a full training or gate.
-
-    `step` is the folder of the full training or gate. Return None if it didn't run in a lane's job.
-    """
+    """Return the DAG node of the lane that runs or ran the full training or gate `step`, if any."""
     if not os.path.lexists(step.by_lane):
         return None
     most = untrusted_files.MOST_NOTES
@@ -82,16 +74,13 @@ def find_lane(files: RegionFolder, step: TrialFolder) -> str | None:
 
 
 def end_place(files: RegionFolder, step: TrialFolder) -> TrialFolder:
-    """Return the paths of a full training or gate, and of the job that runs it.
-
-    `step` is the folder of the full training or gate. The job may be a lane's job.
-    """
+    """Return the paths of the full training or gate `step` and of its job, perhaps a lane's."""
     lane = find_lane(files, step)
     return in_lane(files, step, lane) if lane else step
 
 
 def has_checkpoint(place: TrialFolder) -> bool:
-    """Return whether the last checkpoint package of a trial has a checkpoint, not only reports."""
+    """Return whether a trial's last checkpoint package has a checkpoint, and not only reports."""
     try:
         with (
             untrusted_files.open_regular(place.saved) as file,

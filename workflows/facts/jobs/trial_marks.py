@@ -20,7 +20,7 @@ from trialfleet import untrusted_files
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.facts.jobs.agent_messages import Ended
+    from trialfleet.workflows.facts.jobs.agent_messages import ReportedEnd
 
 _MOST_LOG = 64 << 20  # last bytes of a log that are read; a trial's marks need some hundreds
 _WORD = "trialfleet:"
@@ -35,7 +35,7 @@ _SUBMITTED, _EXECUTES, _GENERIC = b"000 (", b"001 (", b"008 ("
 
 
 class MarkKind(StrEnum):
-    """The report of a mark about its trial."""
+    """The event that a mark reports: its trial began, saved a checkpoint or ended."""
 
     BEGINS = "begins"
     SAVED = "saved"
@@ -44,7 +44,7 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """An event in the life of a trial.
+    """An event of a trial.
 
     `code` is the exit code of an ended trial, or minus the number of the signal that killed it.
     """
@@ -77,14 +77,13 @@ class Mark:
 
 
 def note(
-    place: TrialFolder, job: str, when: float, kind: MarkKind, ended: Ended | None = None
+    place: TrialFolder, job: str, when: float, kind: MarkKind, ended: ReportedEnd | None = None
 ) -> None:
     """Write into a job's log that a trial began or continued, saved a checkpoint, or ended.
 
     `job` is an id such as `12.0`, and `when` is in Unix seconds. `ended` says how the trial ended.
-    Nothing is written if the log was removed. In one execution of the job, a trial's start is
-    written again only after its end, and its end only after another start. Raises OSError if
-    writing fails.
+    Nothing is written if the log was removed, or if the trial's last start or end in the present
+    execution of the job is of the same kind. Raises OSError if writing fails.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))
@@ -107,10 +106,10 @@ def note(
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """Return the kind of a trial's last mark of a start or end in the job's present execution.
+    """Return whether a trial's last mark in the job's present execution is BEGINS or ENDS.
 
-    Return None if there is no such mark. For a gang (several jobs that train one trial), all marks
-    since the submission count, because the trial continues while one job starts again.
+    Return None if there is neither. For a gang, all marks since the submission count, because the
+    trial continues while one job starts again.
     """
     content, _ = untrusted_files.tail(place.log, _MOST_LOG)
     is_gang = b"%s%03d.001." % (_SUBMITTED, cluster) in content

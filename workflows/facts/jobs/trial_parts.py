@@ -24,8 +24,8 @@ from trialfleet.workflows.facts.jobs.execution_notes import (
     write_note,
 )
 from trialfleet.workflows.facts.jobs.executions import (
-    End,
     Execution,
+    ExecutionEnd,
     MarkEvent,
     event_time,
     parse_executions,
@@ -123,7 +123,8 @@ def _parse_executions(events: Sequence[JobEvent]) -> list[Execution]:
     if EXIT_UNANSWERED not in {event.get("ReturnValue") for event in ended}:
         return found
     return [
-        each._replace(end=End.DONE) if each.ended_by == "JOB_TERMINATED" else each for each in found
+        each._replace(end=ExecutionEnd.DONE) if each.ended_by == "JOB_TERMINATED" else each
+        for each in found
     ]
 
 
@@ -140,7 +141,7 @@ class _Division:
         for time, mark in marks:
             when = min(max(time, rest.began), execution.ended)
             if mark.kind is MarkKind.BEGINS:
-                self._put(trial, rest._replace(ended=when, is_over=True, end=End.FAILED))
+                self._put(trial, rest._replace(ended=when, is_over=True, end=ExecutionEnd.FAILED))
                 rest, trial = rest._replace(began=when, saved=None), mark.trial
             elif mark.trial != trial:
                 self._apply_late_mark(mark, when)
@@ -154,19 +155,16 @@ class _Division:
     def _put(self, trial: str, part: Execution) -> None:
         if not trial:
             if part.seconds or not part.is_over:
-                end = End.DONE if part.is_over else End.RUNNING
+                end = ExecutionEnd.DONE if part.is_over else ExecutionEnd.RUNNING
                 self.between.append(part._replace(end=end))
             return
         attempts = self.trials.setdefault(trial, [])
-        if not attempts or attempts[-1][-1].end in {End.DONE, End.FAILED}:
+        if not attempts or attempts[-1][-1].end in {ExecutionEnd.DONE, ExecutionEnd.FAILED}:
             attempts.append([])
         attempts[-1].append(part)
 
     def _apply_late_mark(self, mark: Mark, when: float) -> None:
-        """Update a trial's last part from a mark that was written late.
-
-        The mark reports that a trial other than the current one saved a checkpoint or ended.
-        """
+        """Update the last part of an earlier trial from a mark that was written late."""
         if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).result_time:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS
@@ -183,8 +181,6 @@ class _Span:
 
 
 class _GangDivision:
-    """The executions of one submission of a gang (jobs that train a trial together), by trial."""
-
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.between: list[Execution] = []
         self._spans: list[_Span] = []
@@ -227,19 +223,18 @@ class _GangDivision:
     def _add_time_between_trials(self, whole: Execution, began: float, ended: float) -> None:
         if began < ended:
             part = _cut_execution(whole, began, ended)
-            self.between.append(part._replace(end=End.DONE if part.is_over else End.RUNNING))
+            self.between.append(
+                part._replace(end=ExecutionEnd.DONE if part.is_over else ExecutionEnd.RUNNING)
+            )
 
 
 def _cut_execution(execution: Execution, began: float, ended: float) -> Execution:
-    """Return the part of an execution from `began` to `ended`.
-
-    `ended` is infinite if the part has not ended.
-    """
+    """Return the part from `began` to `ended`; the part still runs if `ended` is infinite."""
     if ended == math.inf:
         return execution._replace(began=began, ended=max(began, execution.ended))
     is_whole = ended == execution.ended and execution.is_over
     part = execution._replace(began=began, ended=ended)
-    return part if is_whole else part._replace(is_over=True, end=End.FAILED)
+    return part if is_whole else part._replace(is_over=True, end=ExecutionEnd.FAILED)
 
 
 def _end_part(part: Execution, mark: Mark) -> Execution:
@@ -247,7 +242,7 @@ def _end_part(part: Execution, mark: Mark) -> Execution:
         cpu_seconds=mark.cpu_seconds or 0.0,
         memory_mb=mark.memory_mb,
         is_over=True,
-        end=End.FAILED if mark.code else End.DONE,
+        end=ExecutionEnd.FAILED if mark.code else ExecutionEnd.DONE,
         result_time=part.ended,
         ended_by="",
         reason="",

@@ -24,8 +24,8 @@ def unpack_result(place: TrialFolder, package: Path, max_bytes: float = math.inf
     """Move a trial's files from `package` into the trial's folder, and remove the package.
 
     If the package is damaged, or if its files have more than `max_bytes` bytes in total, the trial
-    gets a failed result with the reason. A missing package changes nothing. Raises OSError
-    if the files can't be moved, for example because the disk is full. The package then stays.
+    gets a failed result with the reason. A missing package changes nothing. If the files can't be
+    moved, for example because the disk is full, OSError is raised, and the package stays.
     """
     if not os.path.lexists(package):
         return

@@ -83,7 +83,7 @@ def cut_at_a_line(text: str, max_length: int) -> str:
 
 
 def count_fitting(lines: Sequence[str], room: int) -> int:
-    """Return how many lines, from the first on, fit into `room` characters with line breaks."""
+    """Return how many of the first lines fit into `room` characters, including line breaks."""
     ends = accumulate(len(line) + 1 for line in lines)
     return sum(end - 1 <= room for end in ends)
 
@@ -94,9 +94,6 @@ def more_lines(count: int) -> str:
 
 
 def omitted_events(events: Sequence[Event]) -> list[str]:
-    """Return a list with one line, which says how many of `events` don't fit into a message.
-
-    If all fit, the list is empty.
-    """
+    """Return a list with a line that counts the events beyond `MOST_SHOWN`; empty if none is."""
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

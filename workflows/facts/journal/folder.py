@@ -1,7 +1,6 @@
 """The names of the files of a study's daily runs, in runs/STUDY.
 
-The folder of a day's first attempt is named DATE. DATE-2 is the folder of the second attempt, which
-is for the regions that failed in the first.
+The folder of a day's first attempt is named DATE. The folder of the second attempt is named DATE-2.
 """
 
 from __future__ import annotations

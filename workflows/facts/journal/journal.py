@@ -3,7 +3,7 @@
 A day has one attempt or several; later attempts are for the regions that failed. An attempt's
 regions, run and deadline are recorded before the attempt begins. So the attempt continues unchanged
 after a crash. Recorded outcomes never change: a second record of the same region, day and attempt
-is ignored. A region has at most one successful outcome per day.
+is ignored. A second successful outcome of a region on one day is ignored, too.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Attempt:
     """One attempt at a day's run; the first is for all regions, later ones for failed regions.
 
     Attributes:
-        run: the id of the attempt's run. If no region needs training, this run doesn't exist. An
-            attempt that resumes an earlier attempt has the run of the earlier attempt.
+        run: the id of the attempt's run. The run doesn't exist if no region needs training. If the
+            attempt resumes an earlier attempt, this is the earlier attempt's run.
         deadline: the time after which no more trials begin; None if there is no deadline.
         ended: when the last region got an outcome; None before that.
     """
@@ -164,10 +164,7 @@ class Journal:
         )
 
     def outcomes(self, first: date | None = None, last: date | None = None) -> list[Outcome]:
-        """Return the outcomes of all regions on the days `first` to `last`, oldest first.
-
-        If `first` or `last` is None, there is no such limit.
-        """
+        """Return all outcomes on the days `first` to `last`, oldest first; None means no limit."""
         between = (str(first or date.min), str(last or date.max))
         query = (
             "SELECT *, outcome AS ending FROM outcomes WHERE date BETWEEN ? AND ?"
@@ -177,10 +174,7 @@ class Journal:
             return _OUTCOMES.validate_python(map(dict, connection.execute(query, between)))
 
     def last_models(self, before: date | None = None) -> dict[str, Outcome]:
-        """Return each region's last outcome with a new model.
-
-        Only the days before `before` count, or all days if `before` is None.
-        """
+        """Return each region's last outcome with a new model, up to the day before `before`."""
         endings = {Ending.PUBLISHED, Ending.KEPT}
         found = [o for o in self.outcomes(last=before) if before is None or o.date < before]
         return {o.region: o for o in found if o.ending in endings}
@@ -195,19 +189,13 @@ def next_number(attempts: Iterable[Attempt]) -> int:
 
 
 def latest_outcomes(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
-    """Return one outcome for each day and region.
-
-    This is the successful outcome or, if none is successful, the outcome of the last attempt.
-    """
+    """Return each day's and region's successful outcome, or the last attempt's if there is none."""
     order = sorted(outcomes, key=lambda one: (one.ending is not Ending.FAILED, one.attempt))
     return {(one.date, one.region): one for one in order}
 
 
 def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
-    """Return how a day ended for a region with a new model, and why the model isn't current.
-
-    The reason is empty if the model is the current one.
-    """
+    """Return KEPT and the reason if a region's new model isn't current; else PUBLISHED and ""."""
     verdict = read_verdict(files.verdict) if files.verdict.exists() else None
     if verdict and not verdict.promoted:
         return Ending.KEPT, verdict.why

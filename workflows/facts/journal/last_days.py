@@ -43,7 +43,7 @@ class StudyDays:
             are left out.
         daily: the study's section `daily:`; None if it can't be read.
         models: for each current model, the time from which its age counts.
-        awaiting: for each model that waits for approval, the time since which it waits.
+        awaiting: for each model that waits for approval, when the wait began.
     """
 
     study: str

@@ -77,7 +77,7 @@ class Outbox:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise TrialfleetError(
-                f"the outbox {str(folder)!r} can't be created: {error.strerror}"
+                f"the folder for alerts {str(folder)!r} can't be created: {error.strerror}"
             ) from error
         with self._open() as connection:
             connection.executescript(_SCHEMA)
@@ -189,7 +189,7 @@ class Outbox:
         return lock_file(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
-        return open_database(self._folder / "outbox.db", "outbox")
+        return open_database(self._folder / "outbox.db", "database of alerts")
 
 
 def channel_key(channel: Channel) -> str:
@@ -201,8 +201,7 @@ def channel_key(channel: Channel) -> str:
 def undelivered_lines(folder: Path) -> tuple[str, ...]:
     """Return a message about each error in sending alerts; the messages have no secrets.
 
-    `folder` is the outbox's folder. If the outbox can't be read, there is one message with the
-    reason.
+    If the outbox in `folder` can't be read, the only message is the reason.
     """
     if not (folder / "outbox.db").exists():
         return ()

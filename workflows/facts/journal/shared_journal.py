@@ -33,10 +33,10 @@ class SharedJournal(Journal):
     """A journal of two managers; writes raise LeaseLostError if this manager has lost the lease."""
 
     def __init__(self, file: Path, rows: SharedRows, wait: Wait = _raise) -> None:
-        """Open or create `file`, this manager's copy of the journal in `rows`; `pull` updates it.
+        """Open or create `file`, this manager's copy of the journal.
 
-        If a write to the database fails, `wait` is called with the error, and then the write is
-        tried again. By default, `wait` raises the error.
+        `rows` has the journal in the database. If a write to the database fails, `wait` is called
+        with the error, and then the write is tried again. By default, `wait` raises the error.
         """
         super().__init__(file)
         self._rows, self._wait = rows, wait
@@ -73,8 +73,8 @@ class SharedJournal(Journal):
     def pull(self) -> list[str]:
         """Copy the new records from the database to the file.
 
-        Return the ids of the events whose alerts were sent according to these records. Raises
-        OptimizerError if the database can't be used.
+        Return the ids of the events that these records mark as sent. Raises OptimizerError if the
+        database can't be used.
         """
         news = self._rows.news()
         for kind, rows in groupby(news, key=lambda row: row.kind):

@@ -1,10 +1,10 @@
 """The lease and the journal of a study with two managers, in a PostgreSQL database.
 
 The manager that has the lease works on the study's daily runs, and renews the lease meanwhile. The
-other manager may take an expired lease. The lease's token is a number that increases whenever the
-lease changes hands. `write` checks in its transaction that the token is still this manager's. So a
-manager that was interrupted, and lost the lease meanwhile, records nothing afterwards (a fencing
-token, Kleppmann, "How to do distributed locking", 2016). All times are by the database's clock.
+other manager may take an expired lease. The lease's token is a number that increases whenever
+another manager takes the lease. `write` checks in its transaction that this manager's token is
+still valid. So a manager that has lost the lease records nothing (a fencing token, Kleppmann, "How
+to do distributed locking", 2016). All times are by the database's clock.
 """
 
 from __future__ import annotations
@@ -84,8 +84,9 @@ class SharedRows:
     def take(self) -> bool:
         """Take or renew the lease; return whether this manager has it.
 
-        Also return False if another manager has had the lease since the last call. The caller must
-        then end the work that it began under the earlier lease. The next call can return True.
+        If another manager had the lease since the last call, return False even if this manager has
+        taken it again. The caller must then end the work that it began under the earlier lease. The
+        next call can return True.
         """
         own = {"machine": self._own.machine, "folder": self._own.folder, "host": self._own.host}
         new = insert(_LEASES).values(
@@ -158,8 +159,8 @@ class SharedRows:
     def _lock_lease_row(self, connection: sqlalchemy.Connection) -> Any:
         """Return the lease, locked against other writers until the transaction ends.
 
-        Rows are numbered. All writers take this lock, so rows become visible in the order of their
-        numbers. `news` asks for rows after the last row that it returned, and so misses none.
+        All writers take this lock, so rows become visible in the order of their numbers. `news`
+        needs this order, because it asks only for rows after the last row that it returned.
         """
         held = sqlalchemy.select(_LEASES.c.token, _LEASES.c.host)
         ours = held.where(_LEASES.c.study == self.study).with_for_update()

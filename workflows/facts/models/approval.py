@@ -1,9 +1,8 @@
 """A region's model that passed the gate and waits for a person's approval.
 
 The model is noted in MODELS/STUDY/REGION/.awaiting.json if the study has `gate: {approve: true}`.
-The file is not removed when the model stops waiting. The model waits until this model or a newer
-one becomes current. The link `latest` and the list of its changes, .history.json, show whether this
-has happened.
+The model waits until it or a newer model becomes current. The file is not removed then: the link
+`latest` and the list of its changes, .history.json, show whether the model still waits.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TO_CHANGE = "; to change that: "  # before the command, at the end of a reason
 
 
 @dataclass(frozen=True, kw_only=True)
-class Awaiting:
+class UnapprovedModel:
     """A published model that waits for a person's approval; `since` is when the wait began."""
 
     run: str
@@ -53,11 +52,8 @@ def note_awaiting(published: Path) -> None:
         write_json(file, {"schema": 1, "run": published.name, "since": now})
 
 
-def read_awaiting(models_folder: Path) -> Awaiting | None:
-    """Return the region's model that waits for approval; None if none waits.
-
-    A model no longer waits if it has ever been current, or is older than the current model.
-    """
+def read_awaiting(models_folder: Path) -> UnapprovedModel | None:
+    """Return the region's model that waits for approval; None if none waits."""
     noted = object_or_empty(lambda: read_json(models_folder / AWAITING))
     if not noted:
         return None
@@ -70,20 +66,20 @@ def read_awaiting(models_folder: Path) -> Awaiting | None:
         or times != sorted(times, reverse=True)
     ):
         return None
-    return Awaiting(run=run, path=model, since=datetime.fromisoformat(noted["since"]))
+    return UnapprovedModel(run=run, path=model, since=datetime.fromisoformat(noted["since"]))
 
 
-def awaiting_by_region(study: Study) -> dict[str, Awaiting]:
+def awaiting_by_region(study: Study) -> dict[str, UnapprovedModel]:
     """Return the study's models that wait for approval, by region."""
     root = Path(study.publish) / study.name
     places = sorted(root.iterdir()) if study.publishes and root.is_dir() else ()
     return {read_region_name(place): found for place in places if (found := read_awaiting(place))}
 
 
-def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
-    """Return the model that a published.json names, if the model waits for approval; else None.
+def awaits_approval(published: Mapping[str, Any]) -> UnapprovedModel | None:
+    """Return the model that `published` names if it waits for approval; else None.
 
-    `published` is the content of the file.
+    `published` is the content of a published.json.
     """
     if "awaits_approval" not in published:
         return None
@@ -95,9 +91,9 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
     """Return why a model was not made current when it was published.
 
-    Return None if it was made current at that time, or if it is current now. `published`
-    is the content of the model's published.json. If the study requires approval, the text says
-    whether the model still waits for approval, and ends with the command to make the model current.
+    Return None if it was made current then, or if it is current now. `published` is the content of
+    the model's published.json. If the study requires approval, the text also says whether the model
+    still waits for approval. Then the text ends with the command that makes the model current.
     """
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
@@ -107,7 +103,7 @@ def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
     if found:
         stands = f"waits for approval since {local_time(found.since)}"
     elif last_move(path.parent / LATEST, path.name):
-        stands = "it passed the gate and was the current model; another model is now"
+        stands = "another model replaced it as the current model; it had passed the gate"
     else:
         stands = "it passed the gate and was not approved"
     return with_promote_command(f"{stands}: {published['awaits_approval']}", path)
@@ -124,10 +120,7 @@ def without_command(why: str) -> str:
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Return the text about a model that passed the gate and waits for a person's approval.
-
-    It says why the model passed (`why`), and which command promotes the model.
-    """
+    """Return a text: why a model passed the gate (`why`), and the command that promotes it."""
     return (
         f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"

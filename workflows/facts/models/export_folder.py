@@ -58,7 +58,7 @@ class ExportFolder:
 
     @staticmethod
     def for_models_folder(models_folder: Path) -> ExportFolder:
-        """Return the folder of a study's exports; `models_folder` has one region's models."""
+        """Return the folder of a study's exports; `models_folder` is of one of its regions."""
         return ExportFolder(models_folder.parent / EXPORTS)
 
     @property
@@ -118,7 +118,7 @@ def export_problems(study: Study) -> tuple[str, ...]:
 def export_targets(study: Study, variables: Mapping[str, str]) -> Targets | None:
     """Return the export targets of a study; None if the study exports no models.
 
-    The result contains `variables`, environment variables for AWS.
+    `variables` has environment variables for AWS.
     """
     if study.export is None:
         return None

@@ -26,7 +26,7 @@ BESIDE = ".publish-"  # the beginning of an incomplete model's name
 def region_models_folder(study: Study, slug: str) -> Path:
     """Return the folder of a region's models.
 
-    Raises InputError if this folder or its parent is itself a published model.
+    Raises InputError if this folder or its parent is a published model.
     """
     return published_models_folder(study.publish, study.name, slug)
 
@@ -34,7 +34,7 @@ def region_models_folder(study: Study, slug: str) -> Path:
 def published_models_folder(publish: str, study: str, slug: str) -> Path:
     """Return the folder of a region's models in the publish folder `publish`.
 
-    Raises InputError if this folder or its parent is itself a published model.
+    Raises InputError if this folder or its parent is a published model.
     """
     models_folder = Path(publish) / study / slug
     for folder in (models_folder.parent, models_folder):
@@ -71,10 +71,7 @@ def check_published(model: Path) -> Path:
 
 
 def find_champion(models_folder: Path, study: str) -> Path | None:
-    """Return the folder of a region's current model.
-
-    Return None if no model is current, or if the current one belongs to another study.
-    """
+    """Return a region's current model; None if there is none or if it is of another study."""
     run = history.current_run(models_folder / LATEST)
     if run is None:
         return None
@@ -85,9 +82,8 @@ def find_champion(models_folder: Path, study: str) -> Path | None:
 def reason_not_latest(record: Path) -> str | None:
     """Return why a model was not made current when it was published.
 
-    Return None if it was made current at that time, or if it is current now. `record` is
-    the path of the model's published.json; if this file is missing, the result is None. Raises
-    InputError if the file is damaged.
+    Return None if it was made current then, if it is current now, or if `record` doesn't exist.
+    `record` is the path of the model's published.json. Raises InputError if it is damaged.
     """
     if not record.exists():
         return None
@@ -97,8 +93,8 @@ def reason_not_latest(record: Path) -> str | None:
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
     """Return why a model was not made current when it was published.
 
-    Return None if it was made current at that time, or if it is current now. `published`
-    is the content of the model's published.json.
+    Return None if it was made current then, or if it is current now. `published` is the content of
+    the model's published.json.
     """
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # changed by a person
@@ -128,7 +124,7 @@ def previous_model(published: Path) -> Path | None:
 
 
 def other_models(published: Path) -> dict[Path, datetime]:
-    """Return the other complete models of the region, with the time from which their age counts.
+    """Return the complete models of the region except `published`, each with its `model_time`.
 
     Models without a known time are left out.
     """

@@ -31,8 +31,8 @@ class Change:
         run: the run of the model that became current.
         previous: the run of the model that was current before; None if none was.
         time: in ISO 8601; None if the change is not in the history.
-        by: what made the change: publish, promote, rollback, restore (which repeats a change that
-            another manager made), or hand (anything else).
+        by: what made the change: publish, promote, rollback, restore or hand. A restore repeats a
+            change that another manager made. "hand" means anything else.
         who: the account that promoted a model or rolled it back; empty if unknown.
         why: the reason that this person gave; empty if there is none.
     """
@@ -76,7 +76,7 @@ def changes(link: Path) -> list[Change]:
 
 
 def last_move(link: Path, run: str) -> Change | None:
-    """Return the last change to or from a run's model; None if there is none."""
+    """Return the last change that made a run's model current or replaced it; None if unknown."""
     own = [change for change in changes(link) if run in {change.run, change.previous}]
     return own[-1] if own else None
 

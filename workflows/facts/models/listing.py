@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.models.history import changes, current_run
 from trialfleet.workflows.facts.models.verdict import Verdict
 
 
-class Standing(StrEnum):
+class ModelState(StrEnum):
     """The standing of a model: it is current, was current or may become current."""
 
     CURRENT = "current"
@@ -40,14 +40,12 @@ class PublishedModel:
     Attributes:
         created: when the run was planned.
         as_of: the time from which the model's age counts.
-        is_current: whether the model is the current one.
         awaits_since: the time since which the model waits for approval; None if it doesn't wait.
         card: the content of the model's card.json or, if there is none, provenance.json.
-        evaluations: measurements of the model by gates, oldest first. Each has the run of the gate
+        evaluations: measurements of the model, oldest first: the run of the gate that measured it,
             and the value of `metric`.
         metric: the metric of the region's last gate; empty if no gate measured anything.
-        drift: a text if the last measurement was unusual, compared with the earlier ones; otherwise
-            None.
+        drift: a text if the last measurement is unusual (see drift.py); otherwise None.
     """
 
     path: Path
@@ -55,7 +53,7 @@ class PublishedModel:
     created: datetime | None
     as_of: datetime | None
     is_current: bool
-    standing: Standing
+    standing: ModelState
     awaits_since: datetime | None
     card: dict[str, Any]
     verdict: Verdict | None
@@ -86,11 +84,11 @@ def list_published_models(models_folder: Path) -> list[PublishedModel]:
     verdicts = [found for path in runs if (found := read_model_verdict(path))]
     standings, waits = _read_standings(models_folder / LATEST), read_awaiting(models_folder)
     if waits:
-        standings[waits.run] = Standing.AWAITS
+        standings[waits.run] = ModelState.AWAITS
     return [
         _model(path, verdicts, standing, waits.since if waits else None)
         for path in runs
-        for standing in (standings.get(path.name, Standing.NEVER),)
+        for standing in (standings.get(path.name, ModelState.NEVER),)
     ]
 
 
@@ -103,22 +101,22 @@ def runs_with_models(models_folder: Path) -> list[str]:
     return [f"{one.run} (current)" if one.is_current else one.run for one in models]
 
 
-def _read_standings(link: Path) -> dict[str, Standing]:
+def _read_standings(link: Path) -> dict[str, ModelState]:
     latest = current_run(link)
-    found = {change.run: Standing.BEFORE for change in changes(link)}
+    found = {change.run: ModelState.BEFORE for change in changes(link)}
     found |= {
-        change.previous: Standing.ROLLED_BACK if change.by == "rollback" else Standing.BEFORE
+        change.previous: ModelState.ROLLED_BACK if change.by == "rollback" else ModelState.BEFORE
         for change in changes(link)
         if change.previous
     }
-    return found | ({latest: Standing.CURRENT} if latest else {})
+    return found | ({latest: ModelState.CURRENT} if latest else {})
 
 
 def was_rolled_back(published: Path) -> str | None:
     """If `published` was rolled back, return the run of the current model; otherwise None."""
     link = published.parent / LATEST
     standing = _read_standings(link).get(published.name)
-    return current_run(link) if standing is Standing.ROLLED_BACK else None
+    return current_run(link) if standing is ModelState.ROLLED_BACK else None
 
 
 def drift_text(models_folder: Path, run: str | None) -> str | None:
@@ -131,7 +129,7 @@ def drift_text(models_folder: Path, run: str | None) -> str | None:
 
 
 def _model(
-    path: Path, verdicts: Sequence[Verdict], standing: Standing, waits_since: datetime | None
+    path: Path, verdicts: Sequence[Verdict], standing: ModelState, waits_since: datetime | None
 ) -> PublishedModel:
     metric = verdicts[-1].metric if verdicts else ""  # the last gate's
     evaluations = _evaluations(path.name, verdicts, metric)
@@ -141,9 +139,9 @@ def _model(
         run=path.name,
         created=planning_time(path),
         as_of=model_time(path),
-        is_current=standing is Standing.CURRENT,
+        is_current=standing is ModelState.CURRENT,
         standing=standing,
-        awaits_since=waits_since if standing is Standing.AWAITS else None,
+        awaits_since=waits_since if standing is ModelState.AWAITS else None,
         card=read_card(path) or read_provenance(path),
         verdict=read_model_verdict(path),
         evaluations=tuple(evaluations),

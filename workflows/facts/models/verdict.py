@@ -12,14 +12,14 @@ CHAMPION, CHALLENGER, BASELINE = "champion", "challenger", "baseline"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class GateMetrics:
     """Metrics that a gate measured, for a model or for a constant prediction."""
 
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedModel(Compared):
+class ComparedModel(GateMetrics):
     """A model's run, and the metrics that a gate measured for the model, if any."""
 
     run: str
@@ -33,8 +33,8 @@ class Verdict:
         verdict: "promoted" if the challenger may replace the champion, at once or after a person's
             approval; otherwise "kept".
         baseline: the metrics of a constant prediction.
-        interval: a lower and an upper bound of the mean difference in loss per row, challenger
-            minus champion. Each is the bound of a one-sided confidence interval. None if the
+        interval: a lower and an upper bound of the mean difference in loss per row (challenger
+            minus champion). Each bound is that of a one-sided confidence interval. None if the
             losses can't be compared row by row.
     """
 
@@ -44,7 +44,7 @@ class Verdict:
     metric: str
     champion: ComparedModel | None
     challenger: ComparedModel
-    baseline: Compared | None
+    baseline: GateMetrics | None
     interval: tuple[float, float] | None
 
     @property

@@ -2,10 +2,11 @@
 
 A region's lanes run in parallel, with one trial at a time in each lane. With
 `budget.trials_per_job: all`, a lane is one DAG node, and its job trains all trials of the lane.
-Otherwise, a lane is a chain of DAG nodes, each with a job that trains some of the lane's trials. If
-a region has several chains, the chains have DAG nodes for a quarter more trials than the region may
-train, so that lanes on faster machines can train more. DAG nodes that are left when the region's
-budget is used up are skipped.
+Otherwise, a lane is a chain of DAG nodes, each with a job that trains some of the lane's trials.
+
+If a region has several chains, they have DAG nodes for about a quarter more trials than the budget
+allows. So lanes on faster machines can train more trials. Once the budget is used up, the remaining
+DAG nodes are skipped.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ def path_property(
     """Return a property of a folder's class: the path of the file `name`.
 
     `parent` is the name of the attribute with the path of the file's folder. In `name`, {} stands
-    for the name of the folder `root`. If a run has a file with the name `earlier_name`, from an
-    earlier release, the property has that file's path.
+    for the name of the folder `root`. If the file exists under `earlier_name`, its name in earlier
+    releases, the property is that path.
     """
 
     def path(folder: Any) -> Path:
@@ -132,10 +132,7 @@ class TrialFolder:
     gang_store = path_property("gang-store.json", parent="node_root")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
-        """Return the log of the job's agent; for a gang, the logs of the agents of its `jobs` jobs.
-
-        `jobs` is None if there is no gang.
-        """
+        """Return the log of the job's agent, or one log for each of the `jobs` jobs of a gang."""
         logs = [self.agent_log.with_suffix(f".log.{proc}") for proc in range(jobs or 0)]
         return logs or [self.agent_log]
 

@@ -69,7 +69,7 @@ def is_trial(name: str) -> bool:
 def is_lane(name: str) -> bool:
     """Return whether `name` is a DAG node that may have several trials.
 
-    Such a DAG node is `JFK.l1`, with all trials of its lane, or `JFK.l1.t05-08`.
+    Examples are `JFK.l1`, with all trials of its lane, and `JFK.l1.t05-08`.
     """
     found = parse_trial_range(name)
     return found.first < found.last

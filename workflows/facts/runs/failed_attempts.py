@@ -36,7 +36,7 @@ _ENOUGH_LEFT = 0.4  # share of the length; a shorter beginning of an error says 
 
 
 def log_hint(log: str) -> str:
-    """Return the words that are added to a failure's reason to name the log to read."""
+    """Return the end of a failure's reason, which names the log to read."""
     return f"{SEE}{shlex.quote(log)}"
 
 
@@ -67,9 +67,8 @@ class Cause:
         error: the error of the latest attempt with this cause.
         attempts: the number of attempts with this cause.
         of: the number of all failed attempts, whatever their cause.
-        log: the path of the output of the latest attempt, or of its job's event log.
-        blame: "node" if a machine made the latest attempt fail; otherwise empty. An attempt that
-            failed because of a machine is repeated without using up a retry.
+        log: the path of the log to read, from `find_log`.
+        blame: "node" if a machine made the latest attempt fail; otherwise empty.
     """
 
     error: str
@@ -152,10 +151,10 @@ def find_cause(
 def note_final_failure(
     final: TrialFolder, node: str, *, attempt: int, error: str, **more: str
 ) -> dict[str, dict[str, str]]:
-    """Record why an attempt at a full training or gate failed, and return all recorded failures.
+    """Record why an attempt at a full training or gate failed, and return all its failures.
 
-    The result has the failures of this full training or gate, by the number of the attempt. `more`
-    has further entries of the record, such as the machine.
+    The result is by the number of the attempt. `more` has further entries of the record, such as
+    the machine.
     """
     noted = noted_failures(final)
     known = noted.get(str(attempt), {})
@@ -167,7 +166,7 @@ def note_final_failure(
 
 
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
-    """Return the noted failures of a full training or gate, by the number of the attempt.
+    """Return the recorded failures of a full training or gate, by the number of the attempt.
 
     Raises InputError if the file with the failures is damaged.
     """
@@ -177,10 +176,10 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
 
 
 def find_log(trial: TrialFolder) -> str:
-    """Return the path of a trial's standard error.
+    """Return the path of the log to read after a trial's failure.
 
-    If standard error is empty, return the path of standard output. If both are empty, return the
-    path of the event log of the trial's job.
+    This is standard error, or standard output if standard error is empty. If both are empty, it is
+    the event log of the trial's job.
     """
     printed = filter(untrusted_files.file_size, (trial.err, trial.out))
     return str(next(printed, trial.log))

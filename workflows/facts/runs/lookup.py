@@ -92,11 +92,11 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
     """Return the folder of a run; InputError if no run or several runs match.
 
     Args:
-        name: the run's id, STUDY/RUN-ID, or a unique beginning of one of these. It may also be a
-            folder, which is returned unchecked. A study's name means its newest run. None means
-            the newest of all runs.
+        name: the run's id, STUDY/RUN-ID, or a unique beginning of one of these. A study's name, or
+            a unique beginning of it, means the study's newest run. None means the newest of all
+            runs. A folder is returned unchecked.
         planned: if True, "newest" means the newest run that was not submitted. By default, it means
-            the newest that was submitted. If there is no such run, it means the newest of all.
+            the newest run that was submitted. Without such a run, it means the newest of all.
     """
     runs = runs_here()
     if name is None:
@@ -140,7 +140,7 @@ def _find_by_name(name: str, runs: list[FoundRun], *, planned: bool) -> list[Fou
 def _find_by_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
     """Return the runs of the only study whose name begins with `name`.
 
-    The result is empty if several studies, or a run's id, begin with `name`.
+    The result is empty if several studies begin with `name`, or if a run's id does.
     """
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
@@ -248,8 +248,8 @@ def _check_study(name: str) -> None:
 def _check_here(name: str) -> None:
     if "://" in name:
         raise InputError(
-            f"{name!r} is in S3, but models are read from the publish folder on this machine; "
-            "copy the model back from S3 first: see docs/exports.md"
+            f"{name!r} is a URL, but models are read from a folder of this machine; to copy a "
+            "model back from S3, see docs/exports.md"
         )
 
 
@@ -258,8 +258,8 @@ def _folder_of_one_study(
 ) -> Path | None:
     """Return the folder of a region's models in the publish folders of `runs`; None if none exists.
 
-    With `elsewhere`, the publish folders below the working directory are searched, too. Raises
-    InputError if several studies have such a folder.
+    With `elsewhere`, `models_folders_here` is searched, too. Raises InputError if several studies
+    have models of the region.
     """
     found = _folders_by_study(region, runs)
     if elsewhere:
@@ -295,9 +295,10 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
 
 
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
-    """Return the folders of models in the publish folders below the working directory.
+    """Return the regions' folders of models in `./models` and in `./*/models`.
 
-    With `study` or `region`, only folders of this study or region are returned.
+    A folder counts if it has a current model or a file .awaiting.json. With `study` or `region`,
+    only folders of this study or region are returned.
     """
     slug = glob.escape(region_slug(region)) if region else "*"
     marks = (
@@ -311,7 +312,7 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
 
 
 def region_names_here(study: str | None = None) -> list[str]:
-    """Return the names of the regions with models in publish folders below the working directory.
+    """Return the names of the regions whose folders `models_folders_here` returns.
 
     If several studies have a region of the same name, the names are given as STUDY/REGION.
     """
@@ -341,10 +342,10 @@ def _model_alone(region: str) -> Path:
 
 
 def find_models(name: str) -> list[Path]:
-    """Return all models of the run `name`.
+    """Return all models of the run `name`, or the one model `name`.
 
-    If there is no such run, return the model that `find_model` finds. Raises InputError if `name`
-    is only a region or is unknown, or if the run has no models.
+    A run is named by its full id or STUDY/RUN-ID. A model is named by RUN/REGION or its folder.
+    Raises InputError if `name` is a region or is unknown, or if the run has no models.
     """
     from trialfleet.workflows.facts.models.listing import runs_with_models
 
@@ -381,10 +382,7 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
 
 
 def published_models(folder: Path) -> dict[str, Path]:
-    """Return the models that a run published, by region.
-
-    Raises InputError if the run is missing, moved or damaged.
-    """
+    """Return a run's published models by region; InputError if the run is moved or unreadable."""
     from trialfleet.workflows.study.frozen import load_frozen
 
     files = RunFolder(folder.absolute())

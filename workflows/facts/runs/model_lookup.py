@@ -41,8 +41,8 @@ def models(
     Args:
         name: a region's name, STUDY/REGION, or the folder of the region's models. It may also be
             a study's name, the folder of a study's models, or a publish folder. Then the models of
-            all regions in this study or folder are returned. By default, all models in the publish
-            folders below the working directory are returned.
+            all regions in this study or folder are returned. By default, all models in `./models`
+            and in `./*/models` are returned.
         study: return only models of this study.
 
     Raises:
@@ -62,7 +62,7 @@ def models(
 
 
 def models_folders_named(name: str, study: str | None = None) -> list[Path]:
-    """Return the folder of a region's models, or all such folders of a study or a publish folder.
+    """Return the folder of a region's models, or the folders of all regions of a study.
 
     `name` is first tried as a region, in any form that `find_models_folder` accepts. If no region
     matches, `name` is a study, the folder of a study's models, or a publish folder. With `study`,

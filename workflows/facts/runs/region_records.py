@@ -33,7 +33,6 @@ class RegionRecords:
         changed: a text with the changed files of the region's data or code.
         checks: the warnings of the checks of the region's table.
         restart: why the region's DAGMan is being replaced by another one.
-        failing: scripts of the region that fail.
     """
 
     is_done: bool = False
@@ -69,7 +68,7 @@ class EndFiles:
 
 
 class RecordsReader:
-    """Reads the records of regions; a region's records are read again only if they have changed."""
+    """A reader of regions' records, which reads a region's records again only after a change."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[int, RegionRecords]] = {}
@@ -122,8 +121,5 @@ def read_end_files(files: RegionFolder) -> EndFiles:
 
 
 def read_reason(path: Path) -> str:
-    """Return the reason in a JSON file; empty if it has none or is missing.
-
-    Raises InputError if the file is damaged.
-    """
+    """Return the reason in a JSON file; empty if there is none; InputError if it is damaged."""
     return str(read_record(path).get("reason") or "") if path.exists() else ""

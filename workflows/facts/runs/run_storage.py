@@ -110,8 +110,8 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
     """Return whether another manager took over a daily run, or may have done so.
 
-    If the database is unreachable, the result is True. The callers then add no alerts and export no
-    models, because another manager may be doing that.
+    The result is also True if the database is unreachable. Another manager may then be sending the
+    alerts and exporting the models.
     """
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:

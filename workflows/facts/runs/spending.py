@@ -35,8 +35,7 @@ Mode = Literal["tune", "final"]
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
     """Record why no money is left for trials (`tune`), or for trials and full trainings (`final`).
 
-    If a reason is already noted for `mode`, nothing changes. If a reason for `final` is noted, a
-    reason for `tune` is ignored.
+    Nothing changes if a reason for `mode` or for `final` is already recorded.
     """
     noted = read_out_of_money(folder)
     if mode not in noted and "final" not in noted:
@@ -66,11 +65,9 @@ class Spending:
         cap: the study's `price_cap.run`; None if there is no cap.
         left: the part of the cap that is not spent.
         reserve: the part of the cap for the full trainings.
-        ended: a message that money ran out, either for trials, or for trials and full trainings;
-            None if money is left.
+        ended: why no money is left for trials or full trainings; None if money is left.
         trouble: why the autoscaler makes no progress; None if it does.
-        nodes_left: a text about EC2 nodes that live on after the autoscaler's end; None if there
-            are none.
+        nodes_left: a text about EC2 nodes that still ran when the autoscaler ended, if any.
     """
 
     spent: float

@@ -1,4 +1,7 @@
-"""The executions of a run's trials, full trainings and gates, with their costs."""
+"""The executions of a run's trials, full trainings and gates, with their costs.
+
+A running execution ends at the argument `now`. If `now` is None, it ends at its last event.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.optimizer.stored_trials import Attributes
-from trialfleet.workflows.facts.jobs.executions import End
+from trialfleet.workflows.facts.jobs.executions import ExecutionEnd
 from trialfleet.workflows.facts.jobs.job_log import (
     JobNotes,
-    Stay,
+    PricedExecution,
     parse_stays,
     read_between_trials,
     read_stays,
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 # Texts in the JSON of a trial's notes.
 _HAS_STAYS = '"stays": [{'
-_LOST = tuple(f'"{end}"' for end in End if end.is_lost)
+_LOST = tuple(f'"{end}"' for end in ExecutionEnd if end.is_lost)
 
 
 def noted_job(place: TrialFolder) -> dict[str, Any]:
@@ -37,11 +40,8 @@ def noted_job(place: TrialFolder) -> dict[str, Any]:
 
 def trial_stays(
     files: RegionFolder, trial: AnyTrial, study: Study, now: float | None
-) -> list[Stay]:
-    """Return the executions of a trial, with their costs.
-
-    A running execution ends at `now`; if `now` is None, at its last event.
-    """
+) -> list[PricedExecution]:
+    """Return the executions of a trial, with their costs."""
     is_over = trial.state.is_finished()
     if is_over and (noted := parse_stays(trial.user_attrs.get("job") or {})):
         return noted
@@ -63,11 +63,10 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
     return not any(end in text for end in _LOST)
 
 
-def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
+def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[PricedExecution]:
     """Return the parts of a region's executions in which no trial was trained.
 
-    Only jobs that train several trials have such parts. A running execution ends at `now`; if `now`
-    is None, at its last event.
+    Only jobs that train several trials have such parts.
     """
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))
@@ -78,11 +77,8 @@ def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[
 
 def end_stays(
     files: RegionFolder, step: TrialFolder, study: Study, now: float | None
-) -> list[Stay]:
-    """Return the executions of a full training or gate, whose folder is `step`.
-
-    A running execution ends at `now`; if `now` is None, at its last event.
-    """
+) -> list[PricedExecution]:
+    """Return the executions of the full training or gate in the folder `step`."""
     nodes, lane = shared_nodes(files), find_lane(files, step)
     now = None if files.is_done else now
     if not nodes:
@@ -95,11 +91,8 @@ def end_stays(
     return sorted(found, key=lambda stay: stay.began) or parse_stays(noted_job(step))
 
 
-def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training or gate that has its own job.
-
-    A running execution ends at `now`; if `now` is None, at its last event.
-    """
+def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[PricedExecution]:
+    """Return the executions of a full training or gate that has its own job."""
     if now is None and place.job.exists() and (noted := parse_stays(noted_job(place))):
         return noted
     return read_stays(place, study.usd_per_hour, now=now)

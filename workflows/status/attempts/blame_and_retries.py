@@ -1,9 +1,8 @@
 """The blame for a failed attempt (trainer or machine), and whether and where to retry it.
 
-If a machine or HTCondor caused a failure, the failure uses up no retry. Such a failure is known
-from HTCondor's hold code, from the trainer's error or last line of output, or from the machine's
-own ClassAd in the pool. Sometimes a broken machine is recognised only after its third failed job.
-Earlier failures on that machine then count as the machine's fault, too.
+A failure that a machine or HTCondor caused uses up no retry. It is recognised by HTCondor's hold
+code, by the trainer's error or last line of output, or by the machine's ClassAd in the pool. If a
+machine is recognised as broken only later, earlier failures on it count as its fault, too.
 """
 
 from __future__ import annotations
@@ -71,10 +70,7 @@ def blames_machine(message: str) -> bool:
 
 
 def is_reported_broken(machine: str) -> bool:
-    """Return whether a machine's ClassAd reports it as broken.
-
-    The result is False if the pool is unreachable.
-    """
+    """Return whether a machine's ClassAd reports it as broken. False if the pool is unreachable."""
     found = machine_named(machine)
     if found is None:
         return False
@@ -92,8 +88,8 @@ def own_errors(noted: Noted) -> int:
 def machines_to_avoid(study: Study, noted: Noted) -> tuple[str, ...]:
     """Return the machines on which the attempts in `noted` failed.
 
-    The result is () if the pool has no other machine that meets the study's requirements, or if
-    HTCondor is unreachable.
+    Return () if no other machine of the pool meets the study's requirements, or if HTCondor is
+    unreachable.
     """
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
     return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
@@ -129,7 +125,7 @@ class JobEnd(NamedTuple):
 class Attempts:
     """The attempts at a DAG node.
 
-    `Study.retries` limits the attempts that fail through the user's error. DAGMan's own limit
+    `Study.retries` limits only the attempts that fail through the user's error. DAGMan's own limit
     applies to all attempts.
     """
 
@@ -143,11 +139,14 @@ class Attempts:
     def blame_machine(self, outcome: Failed, before: Noted) -> Failed:
         """Return the outcome, with `by_machine` set if the attempt's machine is to blame.
 
-        `before` has the earlier failed attempts. The machine may be broken if the trainer's command
-        can't be run, or if the job was removed for lack of progress. Such a machine is to blame if
-        all attempts ran on it and the pool has other suitable machines. The failure is then no
-        longer `final`, so the DAG node may be retried. A machine whose ClassAd reports it as broken
-        is to blame for any failure that is not `final`.
+        The machine is to blame in two cases:
+
+        - The trainer's command could not be run, or the job was removed for lack of progress. All
+          attempts ran on this machine, and the pool has other suitable machines. The failure is
+          then no longer `final`, so the DAG node may be retried.
+        - The failure is not `final`, and the machine's ClassAd reports the machine as broken.
+
+        `before` has the earlier failed attempts.
         """
         if not self._machine:
             return outcome
@@ -174,10 +173,7 @@ class Attempts:
         return outcome.final or so_far >= most or own_errors(noted) > self._retries
 
     def retry(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
-        """Record a failed full training or gate, and return the reply that makes DAGMan retry it.
-
-        The result is None if the DAG node is not retried.
-        """
+        """Record a failed full training or gate. Return the reply for a retry, else None."""
         outcome = self.blame_machine(outcome, noted_failures(self._place))
         kept = self.blame_record(outcome)
         noted = note_final_failure(

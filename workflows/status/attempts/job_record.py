@@ -19,8 +19,8 @@ def read_execution(
 ) -> TrialExecution:
     """Return the facts about a trial's execution, from its job's files.
 
-    `failed` says that the trial has no result. `attempts` is DAGMan's count of the attempts. The
-    count leaves out attempts before a stop, so it is used only if the job's log shows no attempt.
+    `failed` says that the trial has no result. `attempts` is DAGMan's count, which lacks attempts
+    before a stop. It is used only if the job's log shows no attempt.
     """
     plain, metric = _job_data(place, study, failed=failed), study.objective.metric
     # if the job's files are missing, the reports that its agent sent

@@ -42,9 +42,9 @@ _SHOWN = 40  # characters of a value that isn't a number
 def settle_attempt(place: TrialFolder, return_code: int, max_bytes: float = math.inf) -> int:
     """Move an attempt's files into the trial's folder, and return the attempt's exit code.
 
-    `return_code`, from DAGMan or the agent, is returned if neither the files nor the job's log tell
-    how the attempt ended. If the files are damaged, or have more than `max_bytes` in total, the
-    trial gets a failed result with the reason. Raises OSError, for example if the disk is full.
+    If neither the files nor the job's log show how the attempt ended, return `return_code`, which
+    is from DAGMan or the agent. If the files are damaged, or have more than `max_bytes` in total,
+    the trial gets a failed result with the reason. Raises OSError, for example if the disk is full.
     """
     unpack_result(place, place.left, max_bytes)
     if ended := read_ended(place):
@@ -59,9 +59,8 @@ def read_outcome(
     """Return the outcome of an ended job. A result must have the objective's `metric`.
 
     `return_code` is as DAGMan gives it to a POST script: an exit code, a negated signal number, or
-    a number below -999 for a job that did not exit. `places` is used in error messages. It maps
-    keys that limit a trial, such as `resources.memory`, to the keys' places in the study file
-    (`FILE:LINE`).
+    a number below -999 for a job that did not exit. For error messages, `places` has the
+    `FILE:LINE` of keys such as `resources.memory` in the study file.
     """
     ended = read_ended(folder)
     if ended and ended.over:
@@ -162,7 +161,7 @@ def load_result(path: Path) -> dict[str, Any]:
         raise WrongResultError(f"result.json is not JSON ({error}): {shown}") from error
     usable = isinstance(result, dict) and isinstance(result.get("metrics", {}), dict)
     if not usable:
-        raise _NoResultError(f"result.json is not a result: {shown}")
+        raise _NoResultError(f"result.json has the wrong form: {shown}")
     _check_count(result)
     return {"metrics": {}, **result}
 
@@ -209,9 +208,9 @@ def _missing_objective_reason(result: dict[str, Any], metric: str) -> str:
 
 
 def wrong_type(given: Mapping[str, Any], metric: str) -> str:
-    """Describe the type and value of a metric that is not a number. Return "" for a number.
+    """Describe the type and value of a metric that is not a number.
 
-    `given` has the metrics' values by name. The result is also "" if the metric is missing.
+    Return "" if it is a number or missing. `given` has the metrics' values by name.
     """
     value = given.get(metric)
     if metric not in given or is_number(value):
@@ -317,11 +316,11 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfM
 def _got_nowhere(removal: str, evictions: int) -> str:
     """Return why a job was removed for lack of progress, or "" if it was not.
 
-    `removal` is the reason of the removal in the job's log. If a rule of the job's submit file
-    (PeriodicRemove) removed the job, the cause is lack of progress only if the job had `evictions`.
+    `removal` is the reason in the job's log. A removal by the submit file (PeriodicRemove) means
+    lack of progress only if the job had `evictions`.
     """
     for beginning in (f"{EVICTED}: ", f"{STUCK}: "):
         if beginning in removal:
             return _BY_USER.sub("", removal[removal.index(beginning) :])
     is_bound = _BY_SUBMIT_FILE in removal and evictions
-    return f"{EVICTED}: {evictions} times, each within moments" if is_bound else ""
+    return f"{EVICTED}: {evictions} time(s), soon after each start" if is_bound else ""

@@ -31,10 +31,11 @@ def reason_to_abandon(regions: Regions) -> str | None:
 
     No trial can succeed if all of this is true:
 
+    - No trial is complete.
     - Attempts at three or more trials have failed, all with the same error. Machines' faults don't
       count.
-    - No trial is complete. Of the trials that are in their first attempt, none has left a result,
-      and none has already run for longer than each failed trial's last attempt.
+    - No first attempt does better: none has left a result, and none has run for longer than all
+      failed attempts.
     - The trials ran on several machines, or failed before they reached a machine, or the pool has
       only one machine.
     """
@@ -66,9 +67,9 @@ def reason_all_fail(regions: Regions) -> str | None:
     """Return why no trial of a run can succeed, or None if a trial may succeed.
 
     No trial can succeed if none has completed, and at least three attempts failed, all for the same
-    cause. Unlike in `reason_to_abandon`, these may be attempts at one trial, and machines' faults
-    count. The result has the error of the first of these attempts, so the result stays the same
-    while more attempts fail.
+    cause. These may be attempts at one trial, and machines' faults count, unlike in
+    `reason_to_abandon`. The result has the first attempt's error, so that it stays the same while
+    more attempts fail.
     """
     trials = [trial for own, _ in regions for trial in own]
     if any(trial.state.name == "COMPLETE" for trial in trials):

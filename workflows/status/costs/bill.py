@@ -19,19 +19,19 @@ from trialfleet.infra.fleet.scaling.last_report import (
     read_report,
 )
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.workflows.facts.jobs.executions import End
-from trialfleet.workflows.facts.jobs.job_log import Stay
+from trialfleet.workflows.facts.jobs.executions import ExecutionEnd
+from trialfleet.workflows.facts.jobs.job_log import PricedExecution
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.trial_executions import between_stays, end_stays, trial_stays
-from trialfleet.workflows.rules.cost_sums import CostSum, Item, Kind, add
+from trialfleet.workflows.rules.cost_sums import CostItem, CostSum, Kind, add
 from trialfleet.workflows.rules.node_costs import add_node_costs
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.status_reader import StatusReader, open_run
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 
-_LOST = {End.FAILED: Kind.FAILED, End.EVICTED: Kind.EVICTED}
+_LOST = {ExecutionEnd.FAILED: Kind.FAILED, ExecutionEnd.EVICTED: Kind.EVICTED}
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,19 @@ class BilledRun:
 class Bill:
     """The costs of jobs and of machines' time without a job. `notices` name the missing costs."""
 
-    items: tuple[Item, ...]
+    items: tuple[CostItem, ...]
     notices: tuple[str, ...] = ()
 
 
 def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: datetime) -> Bill:
     """Return the costs of runs and of EC2 nodes.
 
-    Nodes that still run are charged until `now`. `runs` must include all runs that used the nodes,
-    because these runs share the cost of the nodes' time without a job. `lifetimes` has the lifetime
-    of each EC2 instance. For each run whose cost can't be read, the bill has a notice.
+    `runs` must include all runs that used the nodes, because these runs share the cost of the
+    nodes' time without a job. `lifetimes` has the lifetime of each EC2 instance. Nodes that still
+    run are charged until `now`. If a run's cost can't be read, the bill has a notice.
     """
     runs = list(runs)
-    items: list[Item] = []
+    items: list[CostItem] = []
     notices = []
     for run in runs:
         try:
@@ -85,11 +85,10 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
     return Bill(tuple(_place_idle_node(item, runs) for item in whole), tuple(notices))
 
 
-def _place_idle_node(item: Item, runs: Sequence[BilledRun]) -> Item:
-    """Return a cost with the study, day and team of its run.
+def _place_idle_node(item: CostItem, runs: Sequence[BilledRun]) -> CostItem:
+    """Return a cost with the study, day and team of its run, if it has none and the run is known.
 
-    If `item` has a study, or if its run is unknown, `item` is returned unchanged. The cost of an
-    EC2 node that ran no job has no study, because the node's tag names only the run.
+    The cost of an EC2 node that ran no job has no study, because the node's tag names only the run.
     """
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:
@@ -102,13 +101,13 @@ def _place_idle_node(item: Item, runs: Sequence[BilledRun]) -> Item:
 # -- jobs ------------------------------------------------------------------------------------------
 
 
-def run_items(run: BilledRun) -> list[Item]:
+def run_items(run: BilledRun) -> list[CostItem]:
     """Return the costs of a run's jobs. OptimizerError if the run's trials can't be read."""
     folder, frozen = run.folder, run.frozen
     is_under_way = StatusReader(folder).state() in {RunState.RUNNING, RunState.HELD}
     now = time.time() if is_under_way else None
     trials = RunTrials(folder, frozen, brief=True).read()
-    whose = Item(
+    whose = CostItem(
         study=frozen.study.name,
         run=frozen.run,
         day=str(frozen.cost_day),
@@ -133,7 +132,7 @@ def run_items(run: BilledRun) -> list[Item]:
     return items
 
 
-def _build_item(whose: Item, kind: Kind, stay: Stay) -> Item:
+def _build_item(whose: CostItem, kind: Kind, stay: PricedExecution) -> CostItem:
     return replace(
         whose,
         kind=_LOST.get(stay.end, kind),
@@ -149,9 +148,8 @@ def _build_item(whose: Item, kind: Kind, stay: Stay) -> Item:
 def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
     """Return the lifetimes of a fleet's nodes, as far as this machine has a record of them.
 
-    There are three sources: the files `reports`, the default report of the fleet's autoscaler, and
-    the records of `fleet down`. If several sources contain a node, the record of
-    `fleet down` takes precedence.
+    The sources are the files `reports`, the default report of the fleet's autoscaler, and the
+    records of `fleet down`, which take precedence.
     """
     found: dict[str, Lifetime] = {}
     for report in (*reports, default_report(fleet.full_name)):
@@ -163,10 +161,12 @@ def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifet
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     """Return a run's costs, with its share of EC2 nodes' time without a job as `boot` and `idle`.
 
-    The nodes are those in autoscalers' last reports and in `fleet down`'s records. AWS is not
-    asked. The result is None if the study has no fleet, or if no known node belongs to the run.
-    Boot and idle time is shared with other runs on the same fleet: runs of this study, and of
-    studies whose folders are next to this study's. Nodes that still run are charged until `now`.
+    Return None if the study has no fleet, or if no known node belongs to the run. Nodes are known
+    from autoscalers' last reports and from the records of `fleet down`. AWS is not asked. Nodes
+    that still run are charged until `now`.
+
+    Time without a job is shared with other runs on the same fleet: runs of this study, and of
+    studies whose folders are next to this study's.
 
     Raises OptimizerError if the run's trials can't be read.
     """

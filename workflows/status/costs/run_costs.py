@@ -18,7 +18,7 @@ from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
 from trialfleet.workflows.facts.runs.spending import read_spending
 from trialfleet.workflows.formatting import usd
-from trialfleet.workflows.rules.cost_sums import BY, CostSum, Item, add, sums
+from trialfleet.workflows.rules.cost_sums import BY, CostItem, CostSum, add, sums
 from trialfleet.workflows.status.costs.bill import Bill, BilledRun, bill, reported_lifetimes
 
 
@@ -105,7 +105,9 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
     return Bill(items, (*notices, *found.notices))
 
 
-def _beside_the_status(run: BilledRun, items: Sequence[Item], now: datetime | None) -> list[str]:
+def _beside_the_status(
+    run: BilledRun, items: Sequence[CostItem], now: datetime | None
+) -> list[str]:
     money = read_spending(run.folder, run.frozen.run, run.fleet, now)
     own = add(items).usd or 0.0
     if money is None or abs(money.spent - own) <= max(_CENT, _NEAR * own):

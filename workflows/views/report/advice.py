@@ -24,9 +24,8 @@ _ENDS = {"low": "lower", "high": "upper"}
 def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
     """Return a warning if tuned settings are clearly worse than default ones, otherwise None.
 
-    Only `report`, the comparison by the report metric, decides. By the objective, tuned settings
-    can't be worse, because the trial with the best objective used them. From `objective`,
-    only the gain is used, as text in the warning.
+    Only the report metric decides. By the objective, tuned settings can't be worse, because they
+    are those of the trial with the best objective. The warning mentions the objective's gain.
     """
     if report.gain is None or report.gain >= 0:
         return None
@@ -70,9 +69,9 @@ def next_step_on_worse(
 ) -> tuple[str, str | None]:
     """Return advice on a published model that is worse than a model of the default settings.
 
-    The second value is the command to run, or None. If `current` (the model that the link `latest`
-    names) is not `published`, nothing has to be done. If `previous`, a previous model with a better
-    metric, is known, the command makes that model current. Otherwise the advice says how to
+    The second value is the command to run, or None. `current` is the model that the link `latest`
+    names. If it is not `published`, nothing has to be done. Otherwise the command makes `previous`
+    current, a previous model with a better metric. If `previous` is None, the advice says how to
     publish a model of the default settings, trained on the files `data`.
     """
     if current != published:

@@ -136,8 +136,7 @@ class CostBar(NamedTuple):
 def cost_bars(report: Report) -> list[CostBar]:
     """Return the bars of the chart of costs, without empty ones.
 
-    The regions come first, from the highest to the lowest cost. The cost of nodes without a job
-    comes last.
+    The most expensive region comes first. The cost of nodes without a job comes last.
     """
     regions = enumerate(report.regions)
     bars = [CostBar(at, row.usd, cost_parts(row)) for at, row in regions if row.usd]
@@ -195,10 +194,7 @@ class Pictures:
 
     @cached_property
     def pair(self) -> Pair:
-        """The chart of the two most important parameters.
-
-        Its `kind` is None if too few parameters have a chart, or too few trials have both.
-        """
+        """The chart of the two most important parameters."""
         names = self.charted_parameters[:2]
         if len(names) < 2:
             return Pair(None, (), 0)
@@ -312,10 +308,6 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
-    """Return the trials' learning curves, each with at most `points` points.
-
-    Values are rounded to about a thousandth of the range of all curves' values.
-    """
     curves = {t.trial: downsample(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0
@@ -358,7 +350,7 @@ def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
-    """Return each trial's value of a parameter, or the choice's index if there are choices."""
+    """Return each trial's value of a parameter; if it has choices, the index of the choice."""
     assert item.range is not None, item
     values = [trial.params.get(item.name) for trial in trials]
     if item.range.choices is None:

@@ -37,8 +37,8 @@ def days_of_run(
 ) -> tuple[DayView, ...]:
     """Return a study's last days up to `day`, including failed and stopped regions of `run`.
 
-    These regions come from `regions`, because the study's journal of days lacks them while the run
-    writes its report.
+    While the run writes its report, the study's journal of days lacks the run's failed and stopped
+    regions. They are added from `regions`.
     """
     found = [_clean(each) for each in read_days(folder, day)]
     if found and found[0].date == day:
@@ -85,8 +85,7 @@ def share(day: DayView, ending: Ending) -> float:
 class RegionDays:
     """A region's row in the table of days.
 
-    `outcomes` has an entry for each day, oldest first: the region's outcome, or None if the region
-    had none.
+    `outcomes` has the region's outcome on each day, oldest first, or None for a day without one.
     """
 
     region: str

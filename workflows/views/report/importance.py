@@ -49,12 +49,11 @@ def parameter_importances(
 
     The greatest importance comes first. The reason may be None.
 
-    PED-ANOVA compares a parameter's values in the best third of trials with those in all trials
-    that had the parameter. A parameter gets an importance if at least ten trials had it, among them
-    at least five of the best third (as Optuna's documentation recommends). Without this rule,
-    chance makes parameters important. In simulations, a parameter that had no effect got up to 0.9
-    of the total importance if three to five trials had it. With the rule it seldom got more than
-    0.3.
+    PED-ANOVA compares a parameter's values in the best third of trials with its values in all
+    trials. A parameter gets an importance only if at least ten trials had it, and at least five of
+    these are in the best third (as Optuna's documentation recommends). With fewer trials, chance
+    dominates: in simulations, a parameter without effect got up to 0.9 of the total importance if
+    three to five trials had it. With this rule, it seldom got more than 0.3.
     """
     complete = rank(trials, direction, lambda trial: trial.value)
     had = Counter(name for trial in complete for name in trial.params if name in parameters)
@@ -128,7 +127,6 @@ def _density(parameter: Tunable, values: Sequence[Scalar]) -> Array:
 
 
 def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[np.intp]:
-    """Return the number of values in each cell of the grid."""
     low, high = float(parameter.low), float(parameter.high)
     cells = min(_CELLS, parameter.count or _CELLS)
     if isinstance(parameter, IntParameter) and parameter.log:
@@ -140,7 +138,7 @@ def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[
 
 
 def _choice_shares(counts: NDArray[np.intp]) -> Array:
-    """Return the choices' shares, smoothed by a kernel per observed choice and a uniform kernel."""
+    """Return each choice's share, smoothed by a kernel per observed choice and a uniform kernel."""
     seen = np.flatnonzero(counts)
     prior = 1 / (len(seen) + 1)
     each = np.full((len(seen), len(counts)), prior)
@@ -151,7 +149,7 @@ def _choice_shares(counts: NDArray[np.intp]) -> Array:
 
 
 def _cell_shares(counts: NDArray[np.intp]) -> Array:
-    """Return the cells' shares, smoothed by a normal kernel per observed cell and a wide kernel."""
+    """Return each cell's share, smoothed by a normal kernel per observed cell and a wide kernel."""
     n, seen = len(counts), np.flatnonzero(counts)
     weights, grid = counts[seen], np.arange(n)
     # By the distance to a cell.

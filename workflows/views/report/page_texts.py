@@ -77,9 +77,9 @@ def _lost(report: Report) -> str:
 
 
 def _median_gain(report: Report) -> tuple[str, str]:
-    """Return the median of the regions' gains as text, and words that follow a percentage.
+    """Return the median of the regions' gains as text, and the words that follow it.
 
-    The words say what the percentage refers to. They are "" if the median is not in percent.
+    The words say of what value the median is a percentage. They are "" if it is not in percent.
     """
     gain, is_percent = median_gain(report)
     if gain is None or not is_percent:
@@ -88,10 +88,7 @@ def _median_gain(report: Report) -> tuple[str, str]:
 
 
 def subtitle(report: Report) -> str:
-    """Return the line under the study's name, with the run's id, the objective and a time.
-
-    The time is when the run ended or, before its end, when it was planned.
-    """
+    """Return the line under the study's name, with the run's id, the objective and a time."""
     objective = f"{report.direction} {report.metric}"
     when = (
         f"finished {_moment(report.finished)}"
@@ -102,7 +99,7 @@ def subtitle(report: Report) -> str:
 
 
 def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
-    """Return the regions' problems, each with its regions, the most frequent problem first."""
+    """Return each problem with the regions that have it, the most frequent problem first."""
     reasons: dict[str, list[RegionReport]] = {}
     for row in report.regions:
         reason, _ = _trouble(row)
@@ -117,10 +114,10 @@ def next_command(row: RegionReport) -> str | None:
 
 
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
-    """Return a region's problem ("" if it has none), and the command that helps or None.
+    """Return a region's problem ("" if it has none), and the command that helps, or None.
 
-    The command is `trialfleet why`, unless the problem is that tuned settings are worse than
-    default ones. Then the command is `row.next_command`, which may be None.
+    If the problem is that tuned settings are worse than default ones, the command is
+    `row.next_command`. For any other problem, it is `trialfleet why`.
     """
     if reason := _problem(row):
         return reason, row.why_command
@@ -255,8 +252,8 @@ def verdict(row: RegionReport) -> str:
 
 
 @dataclass(frozen=True)
-class Switch:
-    """A choice that a reader of the page has about an axis.
+class AxisChoice:
+    """A control by which a reader of the page changes what an axis shows.
 
     `options` has the value and the text of each option.
     """
@@ -267,24 +264,24 @@ class Switch:
     chosen: str
 
 
-SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
+SHOW = AxisChoice("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
-def switches(scale: Scale, of: str = "") -> list[Switch]:
-    """Return the choices that a reader of the page has about an axis.
+def switches(scale: Scale, of: str = "") -> list[AxisChoice]:
+    """Return the controls of an axis.
 
-    If all values are positive, the scale can be linear or logarithmic. If there are outliers, the
-    axis can leave them out. `of` is added to the choices' labels.
+    If all values are positive, the reader can choose a linear or a logarithmic scale. If there are
+    outliers, the reader can hide them. `of` is added to the controls' labels.
     """
     found = []
     if scale.log:
         options = (("linear", "Linear"), ("log", "Log"))
         chosen = "log" if scale.chosen == "log" else "linear"
-        found.append(Switch("scale", f"Scale{of}", options, chosen))
+        found.append(AxisChoice("scale", f"Scale{of}", options, chosen))
     if scale.view:
         options = (("whole", "Whole range"), ("near", "Without outliers"))
         chosen = "near" if scale.chosen == "clipped" else "whole"
-        found.append(Switch("range", f"Range{of}", options, chosen))
+        found.append(AxisChoice("range", f"Range{of}", options, chosen))
     return found
 
 
@@ -381,8 +378,7 @@ def _moment(time: datetime) -> str:
 def summary_line(row: RegionReport, decimals: int | None) -> str:
     """Return the report metric of the tuned settings and the gain as text, or "" if unknown.
 
-    Numbers have `decimals` decimals. If `decimals` is None, each number has its own format. The
-    page shows this text next to the region's name while the region is collapsed.
+    Numbers have `decimals` decimals. If `decimals` is None, each number has its own format.
     """
     if row.report.tuned is None:
         return ""

@@ -14,7 +14,7 @@ from trialfleet.optimizer.parameters import CategoricalParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.cleaning import clean, keep_finite
-from trialfleet.workflows.facts.jobs.job_log import Job, Stay
+from trialfleet.workflows.facts.jobs.job_log import Job, PricedExecution
 from trialfleet.workflows.formatting import column_decimals
 from trialfleet.workflows.rules.cost_sums import sum_known
 from trialfleet.workflows.status.dagman_pauses import Span, find_pauses, pause_overlap
@@ -26,10 +26,10 @@ from trialfleet.workflows.views.report.importance import parameter_importances
 from trialfleet.workflows.views.report.report_types import (
     Comparison,
     Failure,
-    Head,
     ParameterRange,
     RegionReport,
     Report,
+    RunSummary,
     Setting,
 )
 
@@ -43,18 +43,16 @@ class RegionFacts:
     `RegionReport` describes the fields that both classes have.
 
     Attributes:
-        data: the region's data files.
         final_job: HTCondor's data on the full training's job, or None before its start.
         gate_job: HTCondor's data on the gate's job, or None before its start.
         span: when the optimiser chose the first trial, and when the last result was recorded, or
             None before the first result.
-        parameters: the tuned parameters of the search space.
-        defaults: the default settings, without constants and without parameters whose condition
-            (`when`) these settings don't meet.
+        defaults: the default settings, without constants and inactive parameters. A parameter is
+            inactive if the settings don't meet its condition `when`.
         current: the model that the link `latest` names. None if it is unknown, or if this run has
             not published a model of the region.
-        previous: the region's previous model if it is known to have a better metric than the
-            published model, otherwise None.
+        previous: a previous model that is known to have a better metric than the published model,
+            or None.
     """
 
     status: RegionStatus
@@ -67,7 +65,7 @@ class RegionFacts:
     data: Sequence[str] = ()
     final: Mapping[str, float] | None = None
     final_job: Job | None = None
-    final_stays: Sequence[Stay] = ()
+    final_stays: Sequence[PricedExecution] = ()
     gate_job: Job | None = None
     between_usd: float | None = None
     current: Path | None = None
@@ -75,7 +73,7 @@ class RegionFacts:
 
 
 def build_report(
-    run: Head,
+    run: RunSummary,
     regions: Sequence[RegionFacts],
     *,
     root: Path,
@@ -85,8 +83,8 @@ def build_report(
     """Return the report of a run from its facts.
 
     `root` is the run's folder, which the report's commands name. `active` has the start and end of
-    each execution of the run's DAGMans (None for an unknown end). `stops` has the times at which
-    the run was stopped. The report's pauses follow from both. All times are in Unix seconds.
+    each execution of the run's DAGMans. An unknown end is None. `stops` has the times at which the
+    run was stopped. `active` and `stops` determine the run's pauses. All times are in Unix seconds.
     """
     pauses = find_pauses(active, set(_job_times(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
@@ -116,14 +114,15 @@ def build_report(
 
 
 def _job_times(regions: Iterable[RegionFacts]) -> Iterator[float]:
-    """Yield the start times and end times of trials and full trainings, in Unix seconds."""
     for region in regions:
         for job in (*region.trials, region.final_job):
             if job:
                 yield from (time for time in (job.started, job.ended) if time is not None)
 
 
-def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) -> RegionReport:
+def _region(
+    run: RunSummary, region: RegionFacts, root: Path, pauses: Sequence[Span]
+) -> RegionReport:
     status, trials = region.status, region.trials
     best = next((trial for trial in trials if trial.trial == status.best_trial), None)
     baseline = next((trial for trial in trials if trial.baseline), None)
@@ -201,10 +200,10 @@ def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
 
 
 def teacher_weights(trials: Sequence[StoredTrial]) -> dict[str, float]:
-    """Return the weight of each region of previous runs in the optimiser's model, greatest first.
+    """Return the weights of previous runs' regions in the optimiser's model, greatest first.
 
-    The weights (0 to 1) are those at the last trial for which the optimiser learned from previous
-    runs.
+    A weight is from 0 to 1. The weights are those at the last trial for which the optimiser used
+    previous results.
     """
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
     found = next((kept for each in noted if each and (kept := keep_finite(each))), {})
@@ -216,8 +215,8 @@ def compare(
 ) -> Comparison:
     """Return the values of the best trial and of the trial of the default settings.
 
-    `baseline` is the trial of the default settings. The values are the trials' results if `metric`
-    is the `objective`, otherwise reported metrics. A trial that isn't complete has no value.
+    `baseline` is the trial of the default settings. If `metric` is the `objective`, the values are
+    the trials' results, otherwise their reported metrics. A trial that isn't complete has no value.
     """
 
     def value(trial: Trial | None) -> float | None:
@@ -282,10 +281,9 @@ def _parameter_range(parameter: Tunable) -> ParameterRange:
 def median_gain(report: Report) -> tuple[float | None, bool]:
     """Return the median of the regions' gains, and whether it is in percent.
 
-    The median is None if no region has a gain.
-
-    The sizes of values may differ between regions, so gains are in percent of the value with
-    default settings. If this value is near zero for any region, no gain is in percent.
+    Gains are in percent of the value with default settings, because the sizes of values may differ
+    between regions. If this value is near zero for any region, no gain is in percent. The median is
+    None if no region has a gain.
     """
     compared = [row.report for row in report.regions if row.report.gain is not None]
     shares = [share for each in compared if (share := _share(each)) is not None]
@@ -316,7 +314,7 @@ def time_saved(report: Report) -> tuple[float, int]:
 def _saved_seconds(trial: Trial) -> float:
     """Return the seconds that stopping a trial early saved, estimated from the trial's own pace.
 
-    The trial trains on until the order to stop arrives. The time of these last steps does not
+    After the decision to stop, the trial trains on until the order arrives. These last steps don't
     count as saved.
     """
     step, end = trial.stopped.get("step", 0.0), trial.stopped.get("max_steps", 0.0)

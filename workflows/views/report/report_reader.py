@@ -36,7 +36,7 @@ from trialfleet.workflows.views.report.report_numbers import (
     teacher_weights,
     trial_span,
 )
-from trialfleet.workflows.views.report.report_types import Head, Report
+from trialfleet.workflows.views.report.report_types import Report, RunSummary
 from trialfleet.workflows.views.terminal.days_table import DayView
 
 
@@ -73,8 +73,8 @@ def _report(
 ) -> Report:
     """Return a report of some regions.
 
-    If `is_last` is true, no other report of the snapshot follows. Then the report has the study's
-    days, and the memory of the snapshot's trials is freed.
+    `is_last` says that no other report of the snapshot follows. Then the snapshot's trials are
+    removed to free memory, and the report of a daily run has the study's days.
     """
     days: tuple[DayView, ...] = ()
     if is_last and frozen.day:
@@ -82,7 +82,7 @@ def _report(
         days = days_of_run(daily, frozen.day.date, frozen.run, current)
     study = frozen.study
     nodes = _overhead(folder, study, finished or datetime.now(UTC))
-    head = Head(
+    head = RunSummary(
         study=study.name,
         run=frozen.run,
         metric=study.objective.metric,
@@ -110,7 +110,7 @@ def _report(
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
     """Return the sum of a run's costs, including its share of EC2 nodes' boot and idle time.
 
-    Return None if no node of the run is known.
+    Return None if the study has no fleet, or if no node of the run is known.
     """
     if study.fleet is None:
         return None

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trialfleet.objective import Direction, gain, is_number
-from trialfleet.workflows.facts.jobs.job_log import Job, Stay
+from trialfleet.workflows.facts.jobs.job_log import Job, PricedExecution
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.views.terminal.days_table import DayView
@@ -59,12 +59,9 @@ class ParameterRange:
 class Setting:
     """The default value and the best value of a parameter.
 
-    `default` is None if the default settings don't use the parameter, and `best` is None if the
-    best settings don't use it.
-
     Attributes:
-        default_active: whether the default settings use the parameter.
-        best_active: whether the best settings use the parameter.
+        default_active: whether the default settings use the parameter. If not, `default` is None.
+        best_active: whether the best settings use the parameter. If not, `best` is None.
         range: the searched range, or None if no trial had the parameter.
         edge: "low" or "high" if the best value is at or near that end of the range, else None.
     """
@@ -126,21 +123,21 @@ class RegionReport:
     """One region's outcome.
 
     Attributes:
-        slug: the region's name in paths, unique in the run.
         study_name: the name of the region's Optuna study in the trial database.
-        stopped: why the region ended early, or None if it did not or the reason is unknown.
+        stopped: why the region ended early. None if it did not end early, or if the reason is
+            unknown.
         budget_trials: the maximum number of trials, including failed ones.
-        not_latest: why the link `latest` doesn't name the published model, or None if it does or if
-            no model was published.
-        gate: what the gate measured, if the model passed a comparison with the previous model,
+        not_latest: why the link `latest` doesn't name the published model. None if the link names
+            it, or if no model was published.
+        gate: the gate's message if the model passed the comparison with the previous model,
             otherwise None.
         gate_worse: whether the model passed the gate although its metric is worse than that of the
             previous model.
         usd: the cost of the region's jobs in USD, or None if their nodes have no price.
         between_usd: the part of `usd` for the time that jobs spent between two trials, or None if
             unknown.
-        holdout: a warning that the full training is far worse than all trials, or that its test
-            loss is implausible. None if there is no such warning.
+        holdout: a warning, or None. It says that the full training is far worse than all trials, or
+            that its test loss is implausible.
         changed: the files of data or code that have changed since the submission.
         checks: warnings that the day's data differ from those of past days.
         status: the region's stage, a value of `states.Stage`.
@@ -152,7 +149,7 @@ class RegionReport:
             otherwise None.
         next_step: what to do about the warning in `worse`. None if there is no warning, or if the
             model was not published.
-        next_command: the command for `next_step`, or None if there is none.
+        next_command: the command for `next_step`, or None.
         final: the metrics of the full training, or None before publication.
         final_stays: the executions of the full training's job, oldest first, or empty if they are
             unknown.
@@ -160,15 +157,13 @@ class RegionReport:
         baseline_trial: the number of the trial with the default settings.
         compute_seconds: the total time for which trials and the full training used slots.
         wall_seconds: the time from the first trial's start to the last trial's end, without pauses.
-        paused_seconds: how long the run was paused between the first trial's start and the last
-            trial's end.
+        paused_seconds: the time of the pauses that `wall_seconds` leaves out.
         importance: the importances of the parameters, greatest first.
-        cause: why attempts failed, and which log to read. For a failed region, this is the most
-            frequent cause. For other regions, it is the cause of the latest failed attempt.
+        cause: why attempts failed, and which log to read. For a failed or stopped region, it is the
+            most frequent cause. For other regions, it is the cause of the latest failed attempt.
         failures: the errors of failed trials, the most frequent first.
-        taught: the weight (0 to 1) of each region of a previous run in the optimiser's model, the
-            greatest weight first. They are the weights at the last trial for which the optimiser
-            learned from previous runs.
+        taught: the weights (0 to 1) of previous runs' regions in the optimiser's model, greatest
+            first. They are those at the last trial for which the optimiser used previous results.
     """
 
     name: str
@@ -211,7 +206,7 @@ class RegionReport:
     failures: tuple[Failure, ...]
     taught: Mapping[str, float]
     trials: tuple[Trial, ...]
-    final_stays: tuple[Stay, ...]
+    final_stays: tuple[PricedExecution, ...]
 
     @property
     def finished(self) -> int:
@@ -220,17 +215,17 @@ class RegionReport:
 
     @property
     def final_metric(self) -> float | None:
-        """The full training's value of the metric that the report compares; None if missing."""
+        """The full training's value of the report metric, or None if it is missing."""
         return None if self.final is None else self.final.get(self.report.metric)
 
     @property
     def ranges(self) -> dict[str, ParameterRange]:
-        """The searched ranges of the parameters that trials had, by name."""
+        """The range in which each parameter was searched, by the parameter's name."""
         return {item.name: item.range for item in self.settings if item.range is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class RunSummary:
     """The part of a report that is about the run as a whole.
 
     Attributes:
@@ -266,7 +261,7 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Head):
+class Report(RunSummary):
     """A run's outcome over all its regions.
 
     Attributes:
@@ -276,7 +271,6 @@ class Report(Head):
         wall_seconds: the time from the start of the run's first DAGMan job to the run's end,
             without pauses. None if `finished` is None.
         pauses: the start and end of each pause, in Unix seconds.
-        compute_seconds: the sum of the regions' compute_seconds.
         usd: the sum of the regions' costs, or None if no cost is known.
         regions: the regions, in the study's order.
     """

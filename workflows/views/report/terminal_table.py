@@ -31,17 +31,14 @@ _STYLES = {"worse": "red", "kept": "yellow"}
 
 
 def fitted_summary(report: Report) -> Fitting:
-    """Return the summary table, with fewer columns on a narrow terminal.
-
-    The column of the best objective is left out first, and then the column of times.
-    """
+    """Return the summary table, with fewer columns on a narrow terminal."""
     narrow = partial(summary_table, report, with_best=False)
     without = Fitting(lambda room: narrow(with_time=room))
     return Fitting(lambda whole: summary_table(report) if whole else without)
 
 
 def summary_table(report: Report, *, with_best: bool = True, with_time: bool = True) -> Table:
-    """Return a table with a row per region, and with notes on problems below it.
+    """Return a table with a row per region, and with notes on problems below the rows.
 
     The column of trials counts ended trials. A region's time is from its first trial's start to its
     last trial's end, without pauses. `with_best` adds the best value of the objective if settings

@@ -14,15 +14,18 @@ from functools import cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from trialfleet.workflows.facts.jobs.executions import End
-from trialfleet.workflows.facts.jobs.job_log import Job, Stay
+from trialfleet.workflows.facts.jobs.executions import ExecutionEnd
+from trialfleet.workflows.facts.jobs.job_log import Job, PricedExecution
 from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.status.dagman_pauses import Span, pause_overlap
 from trialfleet.workflows.views.report.report_types import RegionReport, Report
 
 TO_COME = 0.04  # of the run's time: bars of running jobs end this far after the latest event
 GATE = "gate"  # as a job's state; a full training's is "full training"
-LOST = {End.FAILED: "failed attempt", End.EVICTED: "cut off"}  # executions that led to nothing
+LOST = {
+    ExecutionEnd.FAILED: "failed attempt",
+    ExecutionEnd.EVICTED: "cut off",
+}  # executions that led to nothing
 OVERLAP = 1.0  # seconds that one job's end and the next one's start may overlap in their logs
 
 
@@ -32,8 +35,8 @@ class Bar(NamedTuple):
     Attributes:
         region: the region's index in the report.
         trial: the trial's number, or None for the full training and the gate.
-        state: the trial's state or, without a trial, "full training" or "gate". If the execution
-            failed or was interrupted, a value of `LOST` instead.
+        state: the trial's state, "full training" or "gate". For an execution that failed or was
+            interrupted, it is a value of `LOST`.
         row: the index of the bar's row, or -1 before it is known.
     """
 
@@ -103,8 +106,7 @@ class Timeline:
     def busy(self) -> float | None:
         """The part (0 to 1) of the time in which jobs ran, as a mean over all rows.
 
-        The time of pauses doesn't count. The value is None if there is no row, or if the run was
-        paused all the time.
+        Pauses don't count. The value is None if there is no row, or if the run was always paused.
         """
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
@@ -165,7 +167,6 @@ class _Rows:
 
 
 def _running_jobs_end(report: Report) -> float:
-    """Return the time at which the bars of jobs that still run should end."""
     if report.finished is not None:
         return report.finished.timestamp()
     jobs = [each for region in report.regions for each in _jobs(region)]
@@ -176,19 +177,24 @@ def _running_jobs_end(report: Report) -> float:
 
 
 def job_bars(
-    region_index: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
+    region_index: int,
+    number: int | None,
+    state: str,
+    job: Job,
+    stays: Sequence[PricedExecution],
+    until: float,
 ) -> Iterable[Bar]:
     """Yield a bar for each execution of a job, or nothing if the job has not started.
 
     `stays` has the executions. If it is empty, only the last execution gets a bar. `number` is the
-    trial's number, or None for a full training or a gate, which `state` names. The bar of an
-    execution that still runs ends at `until`.
+    trial's number, or None for a full training or a gate. Then `state` is "full training" or
+    "gate". The bar of an execution that still runs ends at `until`.
     """
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:  # only the last one can have the job's state
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)
-        how = state if counts else LOST.get(stay.end, LOST[End.FAILED])
-        end = max(until, stay.ended) if stay.end is End.RUNNING else stay.ended
+        how = state if counts else LOST.get(stay.end, LOST[ExecutionEnd.FAILED])
+        end = max(until, stay.ended) if stay.end is ExecutionEnd.RUNNING else stay.ended
         machine = stay.machine or "unknown machine"
         yield Bar(region_index, number, how, min(stay.began, end), end, machine)
     if job.started is None or stays:
@@ -205,7 +211,7 @@ def job_bars(
     yield Bar(region_index, number, state, min(start, end), end, machine)
 
 
-def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[Stay]]]:
+def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[PricedExecution]]]:
     for trial in region.trials:
         yield trial.trial, trial.state, trial, trial.stays
     if region.final_job is not None:

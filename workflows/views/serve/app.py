@@ -1,7 +1,7 @@
 """The URLs of `trialfleet serve`, and the answers to requests.
 
 A page is a frame around a live part. Each second, the browser requests the live part, and sends the
-version that the page shows. The answer is empty (status 204) if this is the newest version.
+version that the page shows. If that version is the newest, the answer is empty (status 204).
 """
 
 from __future__ import annotations
@@ -212,9 +212,9 @@ class Pages:
     ) -> Response:
         """Return the page for a request, or only its live part.
 
-        A browser that has the page sends the version of its live part as the query parameter
-        `seen`. Then the answer is the newest live part, or empty (status 204) if the browser
-        already shows that part. The rendered live part is cached under `key`, unless `key` is None.
+        If the request has the query parameter `seen`, the browser has the page, and `seen` is the
+        version of its live part. The answer is then the newest live part, or empty (status 204) if
+        the browser has that version. The live part is cached under `key`, unless `key` is None.
         `polls` says whether the browser requests the live part again.
         """
         found = self._part(key, partial(_Rendered.make, request.url.path, render, polls=polls))
@@ -332,8 +332,7 @@ def application(
 ) -> Guard:
     """Return the web application of the pages, with its access control.
 
-    `hosts`, `token` and `cookie` say who has access, as in `Guard`. `routes` are added to the
-    routes of the pages.
+    `hosts`, `token` and `cookie` are those of `Guard`. `routes` are added to the pages' routes.
     """
     app = Starlette(
         routes=[

@@ -26,8 +26,7 @@ class Gain:
     Attributes:
         compared: the comparison by a metric. Its field `default` has the reference's value.
         over: the reference's name: `the current model`, `the previous model` or `default settings`.
-        is_rejected: whether the gate rejected the new model, so that the gain is shown without its
-            colour.
+        is_rejected: whether the gate rejected the new model. Then the gain is shown without colour.
     """
 
     compared: Comparison
@@ -65,18 +64,20 @@ class Gain:
 def read_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """Return the gain of a region's best settings.
 
-    The gain is from the first of these comparisons that has all values:
+    The gain is from the first of these comparisons for which both values are known:
 
-    - By the gate's metric, the new model is compared with the model that was current before the
-      gate. The gate measured both on the same rows.
-    - By the report metric, this run's full training is compared with the full training of the
-      current model, if the current model is from another run.
-    - By the report metric, the trial of the best settings is compared with the trial of the default
-      settings. If a value is missing here too, the gain's `value` is None.
+    - By the gate's metric: the new model against the model that was current before the gate. The
+      gate measured both on the same rows.
+    - By the report metric: this run's full training against the full training of the current model,
+      if the current model is from another run.
+    - By the report metric: the trial of the best settings against that of the default settings.
+
+    The gain's `value` is None if no comparison has both values.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
     words = untrusted_files.file_stamp(files.verdict), untrusted_files.file_stamp(files.best.result)
-    source = region.finished, region.best_trial, champion, words
+    chosen = region.best_trial, region.awaits_approval
+    source = region.finished, chosen, champion, words
     return snapshot.kept.get(("gain", region.slug), source, lambda: _find_gain(snapshot, region))
 
 

@@ -1,9 +1,9 @@
 """Snapshots of runs for the live pages, which are made only while a page is open.
 
-A run is read again after a change of a file or of a job's state, or after `_AGAIN` seconds. Changes
-are found by modification times. A new file changes the time of its folder, because files are
-renamed into place. After each read there is a pause, so that reading takes at most the part
-`_SHARE` of a core. But no pause is longer than `_LONGEST` seconds.
+A run is read again when a file or a job's state has changed, or after `_AGAIN` seconds. Changed
+files are found by modification times. Files are renamed into place, so each new file also changes
+the time of its folder. After each read there is a pause, so that reading takes at most the part
+`_SHARE` of a core. Slow reads may take more, because no pause is longer than `_LONGEST` seconds.
 """
 
 from __future__ import annotations
@@ -50,10 +50,7 @@ _UNWATCHED = 10.0  # seconds after the last request when watching stops
 
 @dataclass(frozen=True, kw_only=True)
 class PoolNodes:
-    """The nodes of a pool.
-
-    If they are unknown, `notice` says why.
-    """
+    """The nodes of a pool. If they are unknown, `notice` says why."""
 
     nodes: tuple[Machine, ...] = ()
     notice: str = ""
@@ -84,12 +81,8 @@ class NodeReader:
             return self._found
 
 
-class Kept:
-    """A cache of results by their names.
-
-    A result of `get` is valid while its source is unchanged. A result of `get_throttled` is valid
-    for a limited time.
-    """
+class ResultCache:
+    """A cache of results by their names."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[object, Any]] = {}
@@ -143,7 +136,7 @@ class Snapshot:
     champions: dict[str, Champion]
     nodes: PoolNodes
     seconds: float
-    kept: Kept
+    kept: ResultCache
 
     @property
     def now(self) -> datetime:
@@ -152,10 +145,7 @@ class Snapshot:
 
     @property
     def turn(self) -> int:
-        """A number that changes every `_TURN` seconds, so that texts with ages are rendered again.
-
-        After the run's end, the number changes every minute, because only ages still change.
-        """
+        """A number that changes at intervals, so that texts with ages are rendered again."""
         return int(time.time() / (60.0 if self.run.status.ended else _TURN))
 
 
@@ -170,8 +160,7 @@ class _Queue:
     def stamp(self) -> object:
         """Return the jobs' states, or None if they are unknown.
 
-        If they differ from those of an earlier call, the run has changed. The job queue is queried
-        at most every `pause` seconds.
+        The job queue is queried at most every `pause` seconds.
         """
         if time.monotonic() - self.asked >= self.pause:
             self.asked = time.monotonic()
@@ -206,7 +195,7 @@ class LiveRun:
         self._places = tuple(map(str, self._watched_places()))  # needed twice a second
         self._reports: tuple[str, ...] = ()  # of the running trials
         self._reader: StatusReader | None = None
-        self._kept = Kept()
+        self._kept = ResultCache()
         self._champions = ChampionsReader(self._frozen.study, self._graph)
         self._queue = _Queue(folder)
         self._changed = threading.Condition()
@@ -219,9 +208,9 @@ class LiveRun:
     def snapshot(self) -> Snapshot:
         """Return the latest snapshot, or raise the error of the latest read if it failed.
 
-        The call waits for a snapshot if there is none yet, or if the run has changed while nothing
-        watched the run. A thread then watches the run: it reads the run after each change, until
-        `_UNWATCHED` seconds after the last call.
+        A thread reads the run after each change, until `_UNWATCHED` seconds after the last call.
+        The call starts the thread if it is not running. The call waits for a new snapshot if there
+        is none yet, or if the run has changed since the thread ended.
         """
         with self._changed:
             idle = time.monotonic() - self._watched > _UNWATCHED
@@ -270,8 +259,7 @@ class LiveRun:
     def _read(self, stamp: object) -> float:
         """Read the run, and return how many seconds of processor time that took.
 
-        `stamp` has the modification times and the jobs' states from before the read. The run is
-        read again when later ones differ from these.
+        `stamp` has the modification times and the jobs' states from before the read.
         """
         cpu = time.thread_time()
         snapshot, error = None, None
@@ -346,8 +334,8 @@ class LiveRuns:
     def get_run(self, folder: RunFolder) -> LiveRun:
         """Return the run that is now in a folder.
 
-        Raises InputError if the run's study can't be read. A run that was in the folder before is
-        never returned.
+        If another run was in the folder before, it is not returned. Raises InputError if the run's
+        study can't be read.
         """
         key = folder.root, _stamp(str(folder.study))
         with self._lock:

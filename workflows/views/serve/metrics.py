@@ -45,7 +45,6 @@ class _Metrics(Collector):
         self._snapshots, self._days, self._nodes = snapshots, days, nodes
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric, without unknown values."""
         yield from self._run_metrics()
         yield from self._region_metrics()
         yield from self._day_metrics()
@@ -165,9 +164,8 @@ class _Metrics(Collector):
     ) -> Metric:
         """Return a metric with each region's seconds since an event.
 
-        `of_days` returns the event's times in the daily runs, by region. `of_region` returns a
-        region's time in the newest run, or None. If both give a time, that in the newest run is
-        used. `text` describes the metric.
+        `of_days` returns when the event happened in the daily runs, by region. `of_region` returns
+        when it happened in the newest run, or None. If both are known, the newest run counts.
         """
         found = {
             (days.study, region): moment

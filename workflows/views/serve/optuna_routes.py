@@ -3,9 +3,9 @@
 The dashboard's URLs are fixed: `/dashboard`, `/api` and `/static`. Within the page, the dashboard
 is read-only, because the page's guard allows only GET and HEAD.
 
-An SQLite file with the trials is copied by SQLite's backup, which makes a consistent copy. If the
-file has changed, a request makes another copy, at most every `REFRESH_SECONDS` seconds. Trials in
-PostgreSQL are copied only once.
+If the trials are in an SQLite file, SQLite's backup makes a consistent copy. A request copies the
+file again if it has changed, at most every `REFRESH_SECONDS` seconds. Trials in PostgreSQL are
+copied only once.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def copy_study(run: RunFolder, path: Path) -> StudyCopy:
 def optuna_dashboard(copy: StudyCopy) -> Application:
     """Return optuna-dashboard as a WSGI application that shows `copy`.
 
-    The application itself does not refuse requests that edit the copy. Each request first calls
-    `copy.refresh`. Raises InputError if optuna-dashboard isn't installed.
+    Each request first calls `copy.refresh`. The application also accepts requests that edit the
+    copy. Raises InputError if optuna-dashboard isn't installed.
     """
     try:
         from optuna_dashboard import wsgi

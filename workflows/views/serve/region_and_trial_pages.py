@@ -37,8 +37,9 @@ class RegionPage:
     Attributes:
         report: the run's report, with this region only.
         facts: facts that the report lacks, each as label, text and tone (a CSS class).
-        progress: by the name of each running trial or DAG node, a text with its slot, its step and
-            its last reported value. For a gang, the text has the number of ranks, not the slot.
+        progress: the slot, step and last reported value of each running trial, as text, by the
+            name of the trial or DAG node. For a gang, the text has the number of ranks, not the
+            slot.
         models: the last `_SHOWN_MODELS` published models, the newest first.
     """
 
@@ -54,7 +55,6 @@ class TrialPage:
     """The page of a trial, a full training, a gate, or a DAG node with several trials.
 
     Attributes:
-        node: the name of the trial or DAG node.
         facts: facts about the trial, each as label, text and tone (a CSS class).
         settings: the parameters, each as name, value and tone.
         metrics: the metrics, each as name, value and tone.

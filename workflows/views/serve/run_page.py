@@ -13,14 +13,14 @@ from trialfleet import untrusted_files
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Outcome
-from trialfleet.workflows.facts.models.listing import Standing, was_rolled_back
+from trialfleet.workflows.facts.models.listing import ModelState, was_rolled_back
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, usd
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.serve.current_models import Champion
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
-from trialfleet.workflows.views.serve.live_runs import Kept, Snapshot
+from trialfleet.workflows.views.serve.live_runs import ResultCache, Snapshot
 from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.explain import explain
 
@@ -111,10 +111,9 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
-    """Return outcomes of regions that failed on the run's day before they had a run.
+    """Return the outcomes of regions that failed on the run's day before they had a run.
 
-    If these are unknown, the second value says why. The result is ([], None) if the run is not a
-    daily run.
+    If the outcomes are unknown, the second value says why. Only a daily run has outcomes.
     """
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
@@ -169,7 +168,7 @@ def build_tile(snapshot: Snapshot, region: RegionStatus) -> Tile:
     return Tile(
         name=region.name,
         slug=region.slug,
-        stage=Standing.ROLLED_BACK.value if current else region.stage.value,
+        stage=ModelState.ROLLED_BACK.value if current else region.stage.value,
         tone="idle" if current else _TONES.get(region.stage, "idle"),
         gain=read_gain(snapshot, region),
         age=_model_age(snapshot, region),
@@ -200,7 +199,7 @@ def age_text(champion: Champion, now: datetime) -> str:
     """Return a model's age in words, such as `planned 3 days ago`.
 
     The age counts from the planning of the model's run or, if earlier, from the end of the run's
-    day. The publication doesn't matter, because the model's data are older.
+    day. It doesn't count from the publication, because the model's data are older.
     """
     if champion.as_of is None:
         return "of unknown age"
@@ -226,10 +225,10 @@ def counts(made: list[Tile]) -> list[tuple[str, int]]:
 def list_concerns(snapshot: Snapshot) -> list[Concern]:
     """Return the problems that need attention.
 
-    Problems of the whole run come first, and jobs on hold last.
+    Problems of the whole run come before those of its regions. Jobs on hold come last.
     """
     status = snapshot.run.status
-    answers = Answers(snapshot.kept, str(snapshot.folder.root))
+    answers = WhyAnswers(snapshot.kept, str(snapshot.folder.root))
     found = [Concern(why=status.notice)] if status.notice else []
     if status.money and (status.money.trouble or status.money.ended):
         found.append(Concern(why=status.money.ended or status.money.trouble or ""))
@@ -273,12 +272,12 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
     return found
 
 
-def _explain_concern(answers: Answers, concern: Concern, word: str, seen: object) -> Concern:
+def _explain_concern(answers: WhyAnswers, concern: Concern, word: str, seen: object) -> Concern:
     answer = answers.find(word, seen)
     return replace(concern, why=answer.why, command=answer.command) if answer else concern
 
 
-class Answers:
+class WhyAnswers:
     """The answers of `trialfleet why` that a page shows.
 
     An answer takes tenths of a second, a hundred times as long as the rest of a page. So answers
@@ -286,15 +285,17 @@ class Answers:
     compute the others. `run` is the run's folder.
     """
 
-    def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = explain) -> None:
+    def __init__(
+        self, kept: ResultCache, run: str, ask: Callable[[str, str], Answer] = explain
+    ) -> None:
         self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
 
     def find(self, word: str, seen: object) -> Answer | None:
-        """Return the answer for `word`, a region or a job.
+        """Return the answer of `trialfleet why` for `word`, a region or a job.
 
-        The result is None if this rendering has already computed `AT_ONCE` others, or if there is
-        no answer. `seen` is what the page shows of the region or job. When it changes, the
-        answer is computed again.
+        The result is None if there is no answer, or if this rendering has already computed
+        `AT_ONCE` answers. `seen` is what the page shows of the region or job. The answer is
+        computed again when `seen` has changed.
         """
         name = "why", word
         if not self._left and not self._kept.has(name, seen):

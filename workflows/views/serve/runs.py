@@ -83,10 +83,7 @@ class Runs:
         return runs
 
     def daily_folders(self) -> list[DailyFolder]:
-        """Return the folders of the studies of all shown runs.
-
-        Studies without daily runs are included.
-        """
+        """Return the folder of each shown study, even if the study has no daily runs."""
         if self._only:
             return [DailyFolder(self._only.folder.root.parent)]
         return [DailyFolder(place) for place in sorted(RUNS.absolute().glob("*"))]

@@ -59,8 +59,8 @@ def names_of_this_machine(also: Iterable[str]) -> frozenset[str]:
 def read_token(file: Path) -> str:
     """Return the token in `file`.
 
-    Raises InputError if the file can't be read, or if other users can read it. Raises InputError
-    also if the token is too short or isn't printable ASCII.
+    Raises InputError if the file can't be read, if other users can read it, or if the token is too
+    short or isn't printable ASCII.
     """
     try:
         mode, token = file.stat().st_mode, file.read_text(encoding="utf-8").strip()

@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.journal.journal import (
     Outcome,
 )
 from trialfleet.workflows.facts.journal.lease import Lease
-from trialfleet.workflows.facts.models.approval import TO_CHANGE, Awaiting, promote_command
+from trialfleet.workflows.facts.models.approval import TO_CHANGE, UnapprovedModel, promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import local_time
@@ -41,7 +41,7 @@ class DayView:
         open: the number of regions that have no outcome yet.
         counts: the number of regions with each outcome.
         attempts: the attempts to run the study for the day, oldest first.
-        runs: the ids of the attempts' runs, without runs whose folder no longer exists.
+        runs: the ids of the attempts' runs that exist.
         outcomes: the regions' outcomes, in the order of the regions' names.
         checks: by region, a warning if the day's data differ from those of past days.
     """
@@ -70,7 +70,7 @@ class DaysOverview:
         lease: which of two managers starts the daily runs, and until when, or None if there is only
             one manager.
         database_away: why the managers' shared database is unreachable, or "" if it answers.
-        undelivered: the alerts whose sending has failed so far, a line per channel and error.
+        undelivered: the alerts that could not be sent so far, a line per channel and error.
     """
 
     study: str
@@ -79,7 +79,7 @@ class DaysOverview:
     next_start: datetime | None
     clock: str | None
     clock_fault: str = ""
-    awaiting: dict[str, Awaiting] = field(default_factory=dict)
+    awaiting: dict[str, UnapprovedModel] = field(default_factory=dict)
     awaited: dict[str, str] = field(default_factory=dict)
     lease: Lease | None = None
     database_away: str = ""
@@ -165,8 +165,8 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
 def full_reason_hint(study: str, outcomes: Iterable[Outcome]) -> str:
     """Return a line with the command that shows a table's shortened reasons in full.
 
-    The command names the run of the outcomes, because otherwise `trialfleet why` would explain the
-    region's newest outcome. For outcomes of several runs, it has the placeholder RUN.
+    The command names the run, because otherwise `trialfleet why` would explain a region's newest
+    outcome. If the outcomes are of several runs, the command has the placeholder RUN.
     """
     runs = {one.run for one in outcomes if one.why and one.run}
     if not runs:
@@ -176,9 +176,9 @@ def full_reason_hint(study: str, outcomes: Iterable[Outcome]) -> str:
 
 
 def commands_to_copy(shown: DaysOverview) -> list[str]:
-    """Return a line for each region whose newest outcome has a reason with a command or path.
+    """Return a line for each command or path in the reason of a region's newest outcome.
 
-    The caller prints these lines below the table, which would wrap or cut a command or path.
+    The caller prints these lines below the table, because a table would wrap or cut them.
     """
     newest: dict[str, Outcome] = {}
     for day in shown.days:
@@ -200,9 +200,10 @@ def approval_commands(shown: DaysOverview) -> list[str]:
 
 
 def _split(why: str) -> tuple[str, str, str]:
-    """Split a reason into its prose, the label of its command or path, and that command or path.
+    """Split off the command or path at a reason's end.
 
-    The label and the command or path may be "".
+    Return the rest of the reason, a label for the command or path, and the command or path itself.
+    The last two are "" if the reason has no command or path.
     """
     for mark, label in _TO_COPY.items():
         words, found, text = why.partition(mark)

@@ -12,7 +12,7 @@ from rich.text import Text
 from trialfleet.workflows.facts.models.card import data_identity
 from trialfleet.workflows.facts.models.folders import LATEST, read_region_name
 from trialfleet.workflows.facts.models.history import changes, last_move
-from trialfleet.workflows.facts.models.listing import PublishedModel, Standing
+from trialfleet.workflows.facts.models.listing import ModelState, PublishedModel
 from trialfleet.workflows.formatting import local_time, result_text, rough_duration
 from trialfleet.workflows.rules.gate_decision import kept_words
 from trialfleet.workflows.views.output import (
@@ -129,14 +129,14 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
 def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
     if model.is_current:
         return "current"
-    if model.standing is Standing.ROLLED_BACK:
+    if model.standing is ModelState.ROLLED_BACK:
         return f"rolled back{_rollback_text(model)}"
     if model.awaits_since:
         return f"{model.standing} since {local_time(model.awaits_since)}"
-    if model.verdict and not model.verdict.promoted and model.standing is Standing.NEVER:
+    if model.verdict and not model.verdict.promoted and model.standing is ModelState.NEVER:
         kept = f" (kept {model.verdict.champion_run})" if model.verdict.champion_run else ""
         return f"rejected{kept}: {model.verdict.why}"
-    if champion and model.standing is Standing.BEFORE:
+    if champion and model.standing is ModelState.BEFORE:
         return f"before {champion.run}"
     return "not current"
 

@@ -34,7 +34,7 @@ class ListedRun:
         began: when the run was planned, or None if the run can't be read.
         seconds: the time from planning to the run's end, or until now if the run is running or
             held. None if the run was not submitted, or if its end is unknown.
-        trouble: why the run can't be read, or None if it can be read.
+        trouble: why the run can't be read, or None.
     """
 
     study: str

@@ -149,11 +149,7 @@ def _ask_why(status: RunStatus) -> list[str]:
 
 
 def next_steps(status: RunStatus) -> list[str]:
-    """Return lines with the next steps for a run that can be resumed.
-
-    The next step is to resume the run or, if a resume can't help, to fix the causes of failures and
-    start another run.
-    """
+    """Return lines with the next steps for a run that can be resumed."""
     resume = f"trialfleet resume {shell_quoted(Path(status.folder))}"
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
     left = [region for region in status.regions if not region.stage.is_good]
@@ -171,9 +167,9 @@ def next_steps(status: RunStatus) -> list[str]:
 def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> str:
     """Return `line`, but shortened or "" if it names only known causes of failures.
 
-    If all causes in `line` are in `known_causes`, a line about attempts that failed alike is
-    shortened, and the result for any other line is "". If `line` names no cause or a new one, the
-    result is `line`, and its causes are added to `known_causes`.
+    `known_causes` has the causes in earlier lines. The call adds the causes in `line`. If all of
+    them were known, a line about attempts that failed alike is shortened. Any other line is left
+    out: the result is "".
     """
     causes = {error_kind(region.cause.error) for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in error_kind(line)}

@@ -95,7 +95,7 @@ class TrialOutput:
     def show(self) -> str:
         """Show the last lines of the output.
 
-        Return a message if there are none, otherwise "".
+        Return a message if there is no output, otherwise "".
         """
         state = self._state()
         is_over = self._has_ended() or (state is not None and state.is_finished)

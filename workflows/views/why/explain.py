@@ -77,10 +77,7 @@ def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGrap
 
 
 def _explain_run(reader: RunFactsReader) -> Answer:
-    """Return the answer about a fault that blocks the run.
-
-    If no fault blocks the run, return the answer about its regions.
-    """
+    """Return the answer about a fault that blocks the run; without a fault, about its regions."""
     run, day, folder = reader.run(), reader.frozen.day, reader.files.root
     absent, trouble = left_out_or_why(folder, day.date) if day else ([], None)
     troubles = [trouble] if trouble else []
@@ -129,9 +126,9 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 
 
 def _add_newest_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
-    """Return `region` with its newest outcome added, if the region had no run on the outcome's day.
+    """Add the region's newest outcome, if the region had no run on the outcome's day.
 
-    An outcome of a day before the day of the reader's run is not added.
+    An outcome of a day before the run's day is not added.
     """
     folder, frozen = DailyFolder(reader.files.root.parent), reader.frozen
     if not folder.journal.exists() or frozen.day is None:
@@ -153,10 +150,10 @@ def _outcomes(folder: DailyFolder, region: str) -> list[Outcome]:
 def _explain_day_without_run(region: str, folder: Path, day: date | None) -> Answer:
     """Return why a region had no run on a day.
 
-    The day is `day` if the region has an outcome but no run on that day. Otherwise it is the newest
-    day with an outcome. If the region has no outcome at all, the answer says that the region's
-    day has started. Raises InputError if the region had a run on the newest day. `folder` is the
-    folder of the study's runs.
+    The answer explains the region's outcome on `day`, if this outcome has no run. Otherwise it
+    explains the region's newest outcome. Without any outcome, it says that the region's day has
+    started. `folder` is the folder of the study's runs. Raises InputError if the newest outcome has
+    a run.
     """
     known = _outcomes(DailyFolder(folder), region)
     own = (one for one in known if one.date == day and one.run is None)
@@ -201,4 +198,4 @@ def _explain_other_job(subject: Subject) -> Answer:
         state = "completed but still in the queue" if ended else "running"
         why = f"no problem: it is {state}; it is not a job of trialfleet"
         return Answer(kind=Kind.WELL, blame=Blame.NOBODY, why=why)
-    return explain_wait(None, waiting_job(ad, ""))
+    return explain_wait(None, waiting_job(ad, None))

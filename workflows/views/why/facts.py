@@ -37,7 +37,7 @@ class Scaling:
     """The state of a run's autoscaler (the process that starts and ends EC2 nodes).
 
     Attributes:
-        report: the autoscaler's last report, or None if there is no report.
+        report: the autoscaler's last report, or None.
         wanted: whether the run should have an autoscaler: its study has autoscaling on, or an
             autoscaler has reported on the run.
     """
@@ -76,11 +76,11 @@ class RunFacts:
     Attributes:
         pool_up: the command that starts the pool.
         is_supervised: whether a supervisor on this machine repairs the run, or None if unknown.
-        stopped_by: who stopped the run, and how.
+        stopped_by: who stopped the run, and how, or "".
         owner: the other manager that is known to own the run, or "".
-        closed: why no jobs, such as DAGMan, start on the access point itself, or "" if they do.
+        closed: why no jobs, such as DAGMan, start on the access point itself, or empty if they do.
         out_of_money: why no more money may be spent, or empty if money is left. The key is "tune"
-            if the reason is only for trials, and "final" if it is also for full trainings.
+            if full trainings may still spend money, otherwise "final".
     """
 
     frozen: FrozenStudy
@@ -127,7 +127,7 @@ class Queued:
 
     Attributes:
         seconds: how long the job has waited.
-        blocked: whether the job has a slot, but waits for files that jobs on that machine share.
+        blocked: whether the job has a slot, but waits for its common files.
         prospects: how many slots could run the job. None if `blocked`, or if HTCondor doesn't
             answer.
         free: the number of free slots that accept the job.
@@ -154,12 +154,11 @@ class RegionFacts(RegionStatus):
 
     Attributes:
         hours_spent: the hours since the optimiser chose the first trial.
-        moved: the last known change by which the link `latest` began or ceased to name this run's
-            model, or None.
+        moved: the last known change that made this run's model current or replaced it, or None.
         waiting: one waiting job of the region. None while trials run, or if no waiting job is
             known.
-        day: the region's newest outcome in the journal of daily runs. None if that outcome has a
-            run, or if it is of a day before this run's day.
+        day: the region's newest outcome in the journal of daily runs, if it has no run and is not
+            of a day before this run's day. Otherwise None.
     """
 
     records: RegionRecords
@@ -175,11 +174,11 @@ class NodeFacts:
     """The facts of a DAG node, or of one trial of a DAG node that runs several.
 
     Attributes:
-        of_job: the DAG node whose job trains the trial, or "" if it is `node`.
+        of_job: the DAG node whose job trains the trial. "" means `node`.
         is_end: whether `node` is the region's full training or gate.
         state: the state of the trial. None if there is no trial, no queued job and no result.
         error: why the last attempt at the trial failed.
-        stopped: the prediction because of which the trial was stopped early, or "".
+        stopped: the numbers of the prediction that led to an early stop, or empty.
         attempts: the number of failed attempts.
         before: the unfinished DAG node or trial that must end before this one, or "".
         skipped: why the DAG node or trial was skipped, or "".
@@ -188,7 +187,7 @@ class NodeFacts:
         leaving: why the machine of the last execution takes no trials, as the machine reports, or
             "".
         gang: the progress of a gang (a training on several slots) in words, or "".
-        lacks_slots: whether fewer jobs have a slot than the gang needs.
+        lacks_slots: whether the gang has fewer slots than it needs.
     """
 
     node: str

@@ -71,8 +71,7 @@ _FIXES: Mapping[Kind, _Fix] = {
 def kind_of_attempt(error: str) -> Kind:
     """Return the cause that an attempt's error shows.
 
-    An error that matches no pattern counts as the trainer's own message. Its kind is
-    `Kind.REJECTED`.
+    An error that matches no pattern is the trainer's own message, of the kind `Kind.REJECTED`.
     """
     return next((kind for words, kind in _WORDS if re.search(words, error)), Kind.REJECTED)
 

@@ -36,7 +36,7 @@ _OF_KIND: dict[Kind, tuple[Blame, str]] = {
 
 
 def kind_of_leaving(words: str) -> Kind | None:
-    """Return what kind of reason `words` give for a node to leave the pool, or None if unknown."""
+    """Return the kind of the reason `words` for which a node leaves the pool; None if unknown."""
     return next((kind for pattern, kind in _LEAVING if re.search(pattern, words)), None)
 
 

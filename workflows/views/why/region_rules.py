@@ -76,10 +76,7 @@ def _no_more_trials_text(region: RegionFacts) -> str:
 
 
 def explain_day(day: Outcome, study_file: str) -> Answer:
-    """Return why a region had no run on a day.
-
-    `day` is the region's outcome on that day.
-    """
+    """Return why a region had no run on a day, from its outcome on that day."""
     again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
     missing = f"{again} --only missing"
     if day.ending is Ending.UNCHANGED:
@@ -125,7 +122,6 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
 
 
 def _chosen_by_person(region: RegionFacts, moved: Change) -> Answer:
-    """Return the answer for a model that a person made current."""
     why = f"its model has been current {_since_text(moved)}: {region.published}{_had_kept(region)}"
     return Answer(Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
@@ -161,8 +157,7 @@ def _had_kept(region: RegionFacts) -> str:
 def region_notes(region: RegionFacts, answer: Answer) -> list[str]:
     """Return notes on a region.
 
-    A region without a problem may have notes, too. If `answer` says why the region's new model is
-    not current, the first note is the answer's reason.
+    If `answer` says why the region's new model is not current, this reason is the first note.
     """
     lines = [answer.why] if answer.kind in NOT_CURRENT else []
     lines += (

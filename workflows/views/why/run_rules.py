@@ -16,10 +16,7 @@ from trialfleet.workflows.views.why.facts import RunFacts
 def explain_blocked(
     run: RunFacts, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
 ) -> Answer | None:
-    """Return the answer if a run or one region can't progress, otherwise None.
-
-    `faults` has the faults of the run or the region. `failing` has the region's failing scripts.
-    """
+    """Return the answer if a run, a region or a DAG node can't progress, otherwise None."""
     return (
         _explain_planned(run)
         or _stopped(run)

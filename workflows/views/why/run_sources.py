@@ -257,7 +257,7 @@ def _is_supervised() -> bool | None:
 
 
 def _is_locked(folder: Path) -> bool | None:
-    """Return whether a supervisor has locked `folder`, or None if its lock file can't be read.
+    """Return whether a supervisor has locked `folder`, or None if unknown.
 
     In the folder of an embedded pool, a missing lock file means that no supervisor has started.
     """

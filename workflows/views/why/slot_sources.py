@@ -31,11 +31,11 @@ def queued_job(folder: RunFolder, node: str) -> Queued | None:
     return waiting_job(job, str(folder.root)) if job is not None else None
 
 
-def waiting_job(job: Any, folder: str) -> Queued:
+def waiting_job(job: Any, folder: str | None) -> Queued:
     """Return the facts about a waiting job and the pool's slots.
 
-    `job` is the job's whole ClassAd. `folder` is the folder of the job's run, whose other jobs are
-    counted separately.
+    `job` is the job's whole ClassAd. `folder` is the folder of the job's run. This run's running
+    jobs are counted separately.
     """
     named = f"{job['ClusterId']}.{job['ProcId']}"
     seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
@@ -47,6 +47,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
         negotiates = has_negotiator()
     except PoolError:
         return Queued(job=named, seconds=seconds)
+    own = running[folder] if folder else 0
     return Queued(
         job=named,
         seconds=seconds,
@@ -54,20 +55,18 @@ def waiting_job(job: Any, folder: str) -> Queued:
         free=prospects(job, slots.free).willing,
         has_negotiator=negotiates,
         draining=_draining(job, slots.whole),
-        own=running[folder],
-        foreign=running.total() - running[folder],
+        own=own,
+        foreign=running.total() - own,
     )
 
 
 def _draining(job: Any, slots: list[ClassAd]) -> str:
     """Return the reason if all slots that could run `job` drain (take no new jobs), else ""."""
-    stay = [slot for slot in slots if slot.get("Draining") is not True]
-    if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
+    fit = [slot for slot in slots if prospects(job, [slot]).fit]
+    if not fit or any(slot.get("Draining") is not True for slot in fit):
         return ""
-    draining = [
-        machine for machine in parse_machines(map(plain_attributes, slots)) if machine.draining
-    ]
-    return next(filter(None, (one.drain_explanation for one in draining)), "no reason was given")
+    machines = parse_machines(map(plain_attributes, fit))
+    return next(filter(None, (one.drain_explanation for one in machines)), "no reason was given")
 
 
 def word_of_machine(machine: str) -> str:

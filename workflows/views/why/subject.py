@@ -40,8 +40,8 @@ class Subject:
         folder: the run's folder or, for a `day`, the folder of the study's runs.
         node: the name of the DAG node or trial.
         job: the job's id, if the word is the id of a job.
-        newest: whether a region or node was named without a run. If so, the answer may also be
-            about a newer day on which the region had no run.
+        newest: whether a region or node was named without a run. Then the answer may be about a
+            newer day on which the region had no run.
     """
 
     word: str
@@ -61,15 +61,13 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
         word: a region (also STUDY/REGION or RUN/REGION), a trial, a DAG node, the id of a job or an
             instance, or a run. None means the run as a whole.
         run: the run in which the word is looked up. If the run has no such region or DAG node, the
-            journal of the study's daily runs is searched. If `run` is None, the newest run in
-            `./runs` that has such a region or DAG node is used. A submitted run counts as newer
-            than one that is only planned. If there is a newer day on which the region had no run,
-            that day is used.
+            journal of the study's daily runs is searched. None means the newest run in `./runs`
+            that has the region or DAG node, or a newer day on which the region had no run. A
+            submitted run counts as newer than one that is only planned.
 
     Raises:
-        InputError: no subject has this name (the message lists the run's regions), or `run` names
-            no run.
-        TrialfleetError: no subject was found, but a journal of daily runs, which may have it, is
+        InputError: no subject has this name, or `run` names no run.
+        TrialfleetError: no subject was found, and a journal of daily runs that may have it is
             damaged.
     """
     if word is None:
@@ -230,10 +228,9 @@ def _days_here(study: str | None) -> list[Path]:
 def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
     """Return when a region's newest outcome was recorded, in Unix seconds, and `folder`.
 
-    If the region has no outcome yet, the time is the start of the last attempt to run a day that
-    includes the region. If a run in `folder` has the outcome, the time is 0, so that the caller
-    prefers the run. The result is None if no day has included the region, or if the journal is
-    damaged.
+    If the region has no outcome yet, the time is the start of the last attempt that includes the
+    region. If the outcome has a run in `folder`, the time is 0, so that the caller prefers the run.
+    The result is None if no attempt has included the region, or if the journal is damaged.
     """
     try:
         journal = Journal(DailyFolder(folder).journal)

@@ -142,9 +142,9 @@ def _in_pool(run: RunFacts | None, queued: Queued) -> Answer:
 
 
 def _unassigned(queued: Queued) -> tuple[Kind, Blame, str, str, str] | None:
-    """Return the parts of the answer if a free slot accepts the job but isn't assigned to it.
+    """Return the parts of the answer if a slot is free but HTCondor has not assigned it yet.
 
-    Return them also if the pool lacks the daemon that assigns slots. Otherwise return None.
+    Also return them if the pool lacks the daemon that assigns slots. Otherwise return None.
     """
     if not queued.has_negotiator:
         why = f"its job waits for a slot, but {NO_NEGOTIATOR}"
@@ -188,8 +188,7 @@ def _explain_fleet(run: RunFacts) -> Answer | None:
 def kind_of_refusal(line: str) -> Kind | None:
     """Return the kind of reason for which AWS or the fleet's settings refuse nodes.
 
-    `line` is a line of the autoscaler's report. The result is None if the line names no
-    such reason.
+    `line` is a line of the autoscaler's report. The result is None if it names no reason.
     """
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 

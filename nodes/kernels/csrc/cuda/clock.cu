@@ -1,4 +1,4 @@
-// The clock of a training step in a CUDA graph: one launch, where torch needs three.
+// Counters of training steps in a CUDA graph: one launch, where torch needs three.
 #include "launch.cuh"
 #include "launchers.h"
 

@@ -90,7 +90,7 @@ def test_a_model_that_cant_be_published_stops_its_region_and_says_why(
     scripts.train_best()
     (scripts.best.model / "metrics.json").touch()
     assert publish_region(scripts.folder, "A") == EXITS["stop"]
-    assert "trialfleet uses that name" in scripts.stop_reason
+    assert "has a name that trialfleet itself uses" in scripts.stop_reason
     assert scripts.stop_reason in capsys.readouterr().out
 
 

@@ -135,5 +135,5 @@ def test_status_keeps_the_last_counts_while_the_storage_is_unreadable(scripts: S
     for file in scripts.folder.root.glob("study.db*"):
         file.write_bytes(b"no database" * 1000)
     status = reader.read()
-    assert "the study can't be read" in (status.notice or "")
+    assert "the trials can't be read" in (status.notice or "")
     assert status.regions[0].done == 1
