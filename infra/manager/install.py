@@ -73,8 +73,8 @@ def build_settings(
 ) -> ManagerSettings:
     """Return the settings of this machine as a manager. InputError if one is invalid.
 
-    The default user is sudo's caller. An `address` counts as forwarded unless it is the IPv4
-    address of an interface here.
+    The default user is sudo's caller. If `address` is not an IPv4 address of this
+    machine, a NAT or a load balancer is assumed to forward it to this machine.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:

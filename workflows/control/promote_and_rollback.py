@@ -138,7 +138,7 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
     """Update the exports of regions whose `latest` was switched; return the problems, by target.
 
     `tell` is called with a line about each action. Targets that are unreachable now are updated
-    later. If another process is exporting, that process will export these switches, too.
+    later. If another process is exporting, that process will update these exports, too.
     """
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
     if not exported:  # no slow import, so that a rollback is fast

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 class DaysStudy:
     """A study on one day.
 
-    `whole` is the study that still contains `{date}`. `study` is the normal form for the day,
-    without the regions that have no data. It is None if no region has data. `absent` maps each
-    region without data to a path that doesn't exist.
+    `whole` is the study that still contains `{date}`. `study` has the day's date and defaults
+    filled in, without the regions that have no data. It is None if no region has data. `absent`
+    maps each region without data to a path that doesn't exist.
     """
 
     whole: Study

@@ -1,4 +1,4 @@
-"""The target of a table: classes or numbers, inferred from its values; unusable targets."""
+"""The target of a table: whether it is classes or numbers, and whether it can be used."""
 
 from __future__ import annotations
 

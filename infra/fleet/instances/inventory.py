@@ -85,7 +85,7 @@ def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
 
 
 def living_in_all_regions(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
-    """Return the living instances in all AWS regions that the fleet has used, and notices.
+    """Return the living instances in all AWS regions that the fleet has used. Also return notices.
 
     The oldest instance comes first. The notices tell of nodes in AWS regions that the fleet's file
     no longer names, and of errors in listing these regions. FleetError if a region that the file

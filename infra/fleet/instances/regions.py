@@ -42,9 +42,9 @@ class RegionListings:
     """The answers of all AWS regions to a request for the fleet's instances.
 
     Attributes:
-        instances: all instances, including ended ones. A region that did not answer has those of
-            its last answer.
-        silent: errors by AWS region, for regions of the fleet's file that did not answer.
+        instances: all instances, including ended ones. For a region that did not answer, its last
+            answer counts.
+        silent: the error of each AWS region in the fleet's file that did not answer.
         troubles: errors in renewing leases, and in looking for earlier regions and their instances.
         unknown: AWS regions that have never answered.
         nothing: True if no AWS region has ever answered.

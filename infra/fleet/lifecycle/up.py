@@ -158,10 +158,10 @@ def up(
     """Create the resources that nodes need, then launch nodes until `count` are alive.
 
     The default of `count` is the fleet's minimum, but at least one. The nodes' costs belong to
-    `run`, unless it is empty. After a temporary refusal, AWS is asked again for about two minutes.
-    The result has all living nodes, perhaps fewer than `count`, and the last refusals. Leases are
-    renewed, except in AWS regions that the fleet's file no longer names. FleetError if the fleet
-    has no node at the end, unless `count` is 0.
+    `run`, unless it is empty. After a temporary refusal, the request is repeated for about two
+    minutes. The result has all living nodes, perhaps fewer than `count`, and the last refusals.
+    Leases are renewed, except in AWS regions that the fleet's file no longer names. FleetError if
+    the fleet has no node at the end, unless `count` is 0.
     """
     wanted = check_count(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)

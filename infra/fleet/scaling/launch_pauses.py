@@ -92,7 +92,8 @@ class UnmatchedTrials:
     ) -> tuple[Demand, list[str]]:
         """Return `demand` without trials that match no node, and a line about each removed group.
 
-        `found` has the groups that match no node, each with a free node that has room.
+        `found` has the groups that match no node, each with a node that has enough free resources
+        but does not meet the group's requirements.
         """
         for group in demand.active:
             self._backoffs.pop((group.need, group.requirements), None)

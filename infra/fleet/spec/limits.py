@@ -1,8 +1,8 @@
 """A fleet's limits, and how many more nodes its caps on costs allow.
 
-The autoscaler checks the cap per hour twice. Its decision uses the best candidate's price, and can
-say why trials wait. Its launch uses each candidate's own price, and all nodes that AWS lists by
-then. `fleet up` only makes the check of the launch.
+The autoscaler checks the hourly cap twice: when it decides on launches, by the price of the best
+candidate, and at a launch, by the prices of all requested candidates and of all nodes that AWS
+lists. Only the first check can say why trials wait. `fleet up` makes only the second check.
 """
 
 from __future__ import annotations

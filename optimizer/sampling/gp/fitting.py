@@ -1,11 +1,11 @@
 """Fit of the hyperparameters θ to results: the likeliest θ, and samples of θ's posterior.
 
-θ has a normal prior. The function's prior mean is a weighted sum of the means of "teachers": models
-of other tasks, which are regions of earlier runs (`transfer.py`). A teacher's weight is max(0, z),
-and z also has a normal prior.
+θ has a normal prior. The objective's prior mean is a weighted sum of the means of "teachers". A
+teacher is the model of another task, a region of an earlier run (`transfer.py`). A teacher's weight
+is max(0, z), and z also has a normal prior.
 
-With few results, a single θ would make the model too certain of some effects, for example that a
-choice does not matter. So the expected improvement is averaged over several samples of θ and z
+With few results, a single θ would make the model too certain, for example that a choice does not
+matter. So the expected improvement is averaged over several samples of θ and z
 (Snoek, Larochelle and Adams 2012). The samples come from elliptical slice sampling (Murray, Adams
 and MacKay 2010). The sampling starts at the likeliest θ and z.
 """

@@ -49,8 +49,8 @@ class ClockWatch:
         """Reset HTCondor's timers if the clock was set back since the last check.
 
         `wall` is in Unix seconds, `tick` in seconds of a monotonic clock. A failed command is
-        retried at the next checks, until the wall clock shows again the time that it showed
-        before it was set back.
+        retried at the next checks, until the clock has reached the time from which it was set
+        back.
         """
         if back := self._set_back(wall, tick):
             if not self._left:

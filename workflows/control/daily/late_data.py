@@ -93,7 +93,7 @@ def _incomplete_reason(data: str, daily: Daily, in_s3: _DataInS3) -> str:
 def _incomplete_in_s3_reason(url: str, daily: Daily, in_s3: _DataInS3) -> str:
     """Return why a region's data in S3 is incomplete, or "" if the data is complete.
 
-    Return "" also if S3 does not answer or refuses. The region then starts without waiting.
+    Also return "" if S3 refuses or does not answer. The region then starts without waiting.
     """
     objects = in_s3.write_times(url)
     if objects == {}:

@@ -177,9 +177,9 @@ class JobRefused(Reply):
 def without_job(node: str, job: JobEnd) -> Reply | None:
     """Return the reply for a DAG node that had no job; None if it had a job.
 
-    If HTCondor refused the job for half a minute, the region's next DAGMan runs the DAG node again.
-    This is no failure of the trial. Otherwise the PRE script prevented the job, and the reply
-    depends on the script's exit code `job.asked`.
+    If HTCondor refused the job for half a minute, the trial has not failed: when the region's graph
+    is submitted again, its DAGMan runs the DAG node again. Otherwise the PRE script prevented the
+    job, and the reply depends on the script's exit code `job.asked`.
     """
     if job.code == JOB_UNSUBMITTED:
         return JobRefused(EXITS["retry"], f"{node}: HTCondor did not take its job")

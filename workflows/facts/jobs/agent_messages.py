@@ -134,7 +134,7 @@ def is_answered(message: AgentMessage, order: Order) -> bool:
 
 
 def question_time(place: TrialFolder) -> float | None:
-    """Return since when a job's agent waits for an answer, in Unix seconds; None if it doesn't."""
+    """Return when a job's agent began to wait, in Unix seconds; None if it doesn't wait."""
     if untrusted_files.file_stamp(place.said)[1] <= untrusted_files.file_stamp(place.order)[1]:
         return None
     said, order = read_last_message(place), read_order(place)

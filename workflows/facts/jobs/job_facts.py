@@ -57,7 +57,7 @@ class JobFacts:
 
     @property
     def cuts(self) -> list[Execution]:
-        """The starts that were interrupted before the job executed or while it executed."""
+        """The interrupted executions, including starts that were interrupted before the job ran."""
         return [start for start in self.starts or () if start.end is ExecutionEnd.EVICTED]
 
     @property

@@ -51,7 +51,7 @@ _NOW = func.clock_timestamp()  # now() is when the transaction began, before it 
 
 @dataclass(frozen=True)
 class Row:
-    """A record of the journal, which never changes.
+    """An unchangeable record of the journal.
 
     `key` is unique among the records of the same kind.
     """

@@ -36,7 +36,7 @@ _ENOUGH_LEFT = 0.4  # share of the length; a shorter beginning of an error says 
 
 
 def log_hint(log: str) -> str:
-    """Return the end of a failure's reason, which names the log to read."""
+    """Return the last words of a failure's reason, which name the log to read."""
     return f"{SEE}{shlex.quote(log)}"
 
 

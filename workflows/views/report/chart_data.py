@@ -188,7 +188,7 @@ class Pictures:
 
     @cached_property
     def charted_parameters(self) -> list[str]:
-        """The parameters with a chart: the twelve most important that completed trials had."""
+        """The parameters with a chart: the twelve most important parameters of completed trials."""
         having = {name for t in self.region.trials if t.value is not None for name in t.params}
         return [name for name in self.searched_parameters if name in having][:MOST_PARAMETERS]
 

@@ -187,8 +187,8 @@ def job_bars(
     """Yield a bar for each execution of a job, or nothing if the job has not started.
 
     `stays` has the executions. If it is empty, only the last execution gets a bar. `number` is the
-    trial's number, or None for a full training or a gate. Then `state` is "full training" or
-    "gate". The bar of an execution that still runs ends at `until`.
+    trial's number, or None for a full training or a gate. For these two, `state` is
+    "full training" or "gate". The bar of an execution that still runs ends at `until`.
     """
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:  # only the last one can have the job's state

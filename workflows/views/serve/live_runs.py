@@ -104,8 +104,8 @@ class ResultCache:
     def get_throttled(self, name: str, make: Callable[[], T]) -> T:
         """Return the result cached under `name`, or a new one if that is too old.
 
-        A result that is slow to make is kept longer, so that making it again and again takes at
-        most the part `_SHARE_OF_LATELY` of a core.
+        A result that takes long to make is kept for longer. So at most the share
+        `_SHARE_OF_LATELY` of a core is used to make it.
         """
         known = self._lately.get(name)
         if known is None or time.monotonic() >= known[0]:

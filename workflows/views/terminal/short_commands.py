@@ -1,4 +1,4 @@
-"""Shorter forms of the commands `trialfleet promote PATH` in texts that trialfleet recorded.
+"""Shorter forms of the command `trialfleet promote PATH` in recorded texts.
 
 A record names a model by its absolute path, because the record may be read in any folder. In the
 current folder, a shorter name may be enough.

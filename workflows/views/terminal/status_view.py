@@ -64,7 +64,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
     """Return a run's status as a title, a table of regions, problems and next steps.
 
     `widths` has the greatest width of each column so far, by title. The call updates it, so that
-    the columns after the first don't get narrower until the run ends.
+    columns, except the first one, don't get narrower while a run is watched.
     """
     title = Text.assemble(
         (status.study, "bold"),

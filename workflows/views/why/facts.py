@@ -157,8 +157,8 @@ class RegionFacts(RegionStatus):
         moved: the last known change that made this run's model current or replaced it, or None.
         waiting: one waiting job of the region. None while trials run, or if no waiting job is
             known.
-        day: the region's newest outcome in the journal of daily runs, if it has no run and is not
-            of a day before this run's day. Otherwise None.
+        day: the region's newest outcome in the journal of daily runs, if no run led to it and if
+            its day is this run's day or a later one. Otherwise None.
     """
 
     records: RegionRecords

@@ -61,7 +61,7 @@ def waiting_job(job: Any, folder: str | None) -> Queued:
 
 
 def _draining(job: Any, slots: list[ClassAd]) -> str:
-    """Return the reason if all slots that could run `job` drain (take no new jobs), else ""."""
+    """Return why slots drain (take no new jobs) if all slots that fit `job` drain, else ""."""
     fit = [slot for slot in slots if prospects(job, [slot]).fit]
     if not fit or any(slot.get("Draining") is not True for slot in fit):
         return ""
