@@ -131,7 +131,7 @@ def _measure(opened: StoredRun, server: Server) -> None:
     print(f"open page    {_share(server, lambda: None):.2%} of a core while nothing happens")
     turn = iter(range(5, 500))
     busy = _share(server, lambda: _record(opened, next(turn)))
-    print(f"             {busy:.2%} while a trial is told each second or so")
+    print(f"             {busy:.2%} while a trial is recorded about every second")
 
 
 def _first_byte(url: str) -> float:

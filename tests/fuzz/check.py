@@ -311,7 +311,7 @@ def keep_inside() -> None:
         else:
             command.callback = lambda **_: None
 
-    def give_up(_: DailyWork, error: Exception) -> None:
+    def abandon(_: DailyWork, error: Exception) -> None:
         raise error
 
     for names in OUTSIDE:
@@ -320,4 +320,4 @@ def keep_inside() -> None:
             assert isinstance(command, click.Group), names
             command = command.commands[name]
         close(command)
-    setattr(DailyWork, "_retry_seconds", give_up)  # noqa: B010 - no type checker allows it
+    setattr(DailyWork, "_retry_seconds", abandon)  # noqa: B010 - no type checker allows it

@@ -129,7 +129,7 @@ def test_a_trial_whose_files_never_come_is_reported_and_started(
     )
     assert job_of(trial)["JobStatus"] == JobStatus.BLOCKED
     wait_for(lambda: runs(trial), 60)
-    print(f"it runs {time.monotonic() - began:.0f} s after it was told")
+    print(f"it runs {time.monotonic() - began:.0f} s after the repair")
     assert (SECOND in job_of(trial)["RemoteHost"]) is not was_second
     [repair] = trial.status().repairs
     assert (repair["region"], repair["what"], repair["remedy"]) == (

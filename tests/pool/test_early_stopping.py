@@ -86,7 +86,7 @@ def test_a_shell_trainer_can_be_stopped_early(make_run: MakeRun) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
-@pytest.mark.parametrize("mood", ["deaf", "saves"])
+@pytest.mark.parametrize("mood", ["ignores", "saves"])
 def test_a_trainer_that_ignores_the_order_to_stop_is_killed_by_its_job(
     make_run: MakeRun, mood: str
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_service_killed_after_its_decision_loses_nothing(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     stopping = {**SETTINGS, "grace_seconds": 10}
-    run = curves(make_run, "deaf", early_stopping=stopping, budget=A_JOB_EACH)
+    run = curves(make_run, "ignores", early_stopping=stopping, budget=A_JOB_EACH)
     run.submit()
     wait_for(lambda: orders(run))
     for process in services(run):
@@ -131,7 +131,7 @@ def test_a_run_that_is_stopped_after_a_decision_can_be_resumed(
 ) -> None:
     """The job of a trial with an order is removed before it leaves: it is not trained again."""
     stopping = {**SETTINGS, "grace_seconds": 3600}
-    run = curves(make_run, "deaf", early_stopping=stopping, budget=A_JOB_EACH)
+    run = curves(make_run, "ignores", early_stopping=stopping, budget=A_JOB_EACH)
     run.submit()
     wait_for(lambda: orders(run))
     run.stop()

@@ -25,7 +25,7 @@ higher. It counts as chance only if its confidence interval reaches below zero b
 of the difference (`_AS_WELL`). An interval that begins just below zero is not enough: one row with
 a very large loss can cause it, because a third of all bootstrap samples don't contain the row. But
 one row can't make the interval begin far below zero. The disadvantage: the gate rejects 9 % instead
-of 5 % of the challengers that are as good as the champion. A rank test or a trimmed mean is no
+of 5 % of the challengers that equal the champion. A rank test or a trimmed mean is no
 alternative, because both ignore how large the largest losses are.
 
 If a day's labels are shuffled, both models look equally bad on the day's rows. So if the trainer

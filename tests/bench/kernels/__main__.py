@@ -109,7 +109,10 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--json", action="store_true", help="everything, as JSON")
     made.add_argument(
-        "--out", type=Path, metavar="FILE", help="the JSON here as well, anew after each row"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the JSON to this file, too, again after each row",
     )
     return made
 

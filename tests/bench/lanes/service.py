@@ -46,7 +46,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2000, help="answers in all [2000]")
     parser.add_argument("--trials", type=int, default=10_000, help="a region's budget [10000]")
     parser.add_argument("--model", action="store_true", help="let the model choose, as it does")
-    parser.add_argument("--profile", type=int, default=0, help="also print so many functions")
+    parser.add_argument(
+        "--profile", type=int, default=0, help="also print this number of functions"
+    )
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     base = platformdirs.user_cache_path("trialfleet") / "bench-service"
@@ -87,7 +89,7 @@ def measured(base: Path, given: argparse.Namespace) -> None:
                 settle(scripts)
                 processor += time.process_time() - cpu
     ends = sum(scripts._studies.get_study(slug).trials()[0].state.is_finished() for slug in slugs)
-    assert ends or given.turns < len(lanes), "nothing was told"
+    assert ends or given.turns < len(lanes), "no result was recorded"
     walls = sorted(walls)
     within = {share: 1e3 * walls[int(share * len(walls))] for share in (0.5, 0.9, 0.99)}
     print(

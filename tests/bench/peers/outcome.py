@@ -76,7 +76,7 @@ def losses(outcomes: Sequence[Outcome]) -> list[str]:
         for o in outcomes
         if o.kill != "none"
     ]
-    names = ("system", "killed", "lost", "surplus", "trained twice", "begun in vain")
+    names = ("system", "killed", "lost", "surplus", "trained twice", "begun, not needed")
     return [*head(*names, "started by hand", "longest still, s"), *rows]
 
 

@@ -79,7 +79,10 @@ def main() -> None:
     )
     reader.add_argument("--json", action="store_true", help="one object, nothing else")
     reader.add_argument(
-        "--out", type=Path, metavar="FILE", help="that object here, anew after each workload"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write that object to this file, again after each workload",
     )
     chosen = reader.parse_args()
     try:

@@ -73,7 +73,7 @@ async def _measure(run: _GoingRun) -> None:
         run.goes_on()
         await asyncio.sleep(max(0.0, EVERY - (time.monotonic() - looked)))
     running = sum(region.running for region in snapshot.run.status.regions)
-    print(f"  {running:,} trials run; before each look {TOLD} are told and {REPORTED} report")
+    print(f"  {running:,} trials run; before each look, {TOLD} are recorded and {REPORTED} report")
     for name, (first, *others) in costs.items():
         usual, most = statistics.mean(others), max(others)
         print(f"  {name:12} {usual:7.3f} s of CPU, at most {most:.3f}, the first {first:.3f}")

@@ -19,7 +19,7 @@ from trialfleet.workflows.control.dagman.clock_set_back import ClockWatch
 logging.basicConfig(level=logging.INFO)
 watch = ClockWatch(Path("clock.json"))
 watch.check(9000.0, 10.0)
-for seconds in range(30):  # what was away just now is told again
+for seconds in range(30):  # a daemon that did not answer is asked again
     watch.check(6000.0 + seconds, 10.0 + seconds)
     if not watch._left:
         break

@@ -15,9 +15,9 @@ from typing import Any
 
 ADDRESS, PORT = "10.0.0.1", 5001  # the router, behind which the cloud is
 USAGE = """lab nodes                      the instances, and whether their machines are on
-lab interrupt ID [SECONDS]     spot notice now, the end after so many seconds (120)
+lab interrupt ID [SECONDS]     spot notice now, the end after SECONDS (120)
 lab rebalance ID               AWS recommends to replace a spot instance
-lab kill ID                    hardware loss: nobody is told
+lab kill ID                    hardware loss, without a notice
 lab partition ID SECONDS       every packet is lost for so long
 lab console ID                 what the machine's console has printed
 lab full ZONE                  no capacity: the zone has no room for nodes

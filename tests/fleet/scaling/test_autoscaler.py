@@ -130,7 +130,7 @@ def test_a_fleet_that_was_taken_down_gets_no_node_until_a_person_asks_for_it(
             r"2 more nodes would be useful: the fleet was taken down at .*Z?;", step.notes[0]
         )
         assert not [one for one in here.account.holdings() if "trialfleet" in one]
-        assert here.autoscaler("r1").step().launched == (), "nor from one that begins anew"
+        assert here.autoscaler("r1").step().launched == (), "nor from a new autoscaler"
         down_note.lift("f")
         here.later(minutes=1)
         assert len(scaler.step().launched) == 2

@@ -3,9 +3,9 @@
 A trial with x > 0.6 stays at step WAITS_AT until its order to stop, and fails without one: so a
 test of early stopping never depends on who is faster. `mood` says how it listens:
 
-listens, deaf    looks, or never looks, whether it is to stop
-saves            answers SIGTERM by a checkpoint, and never looks
-silent           never reports, and never waits
+listens, ignores  looks, or never looks, whether it is to stop
+saves             answers SIGTERM by a checkpoint, and never looks
+silent            never reports, and never waits
 """
 
 import json

@@ -101,7 +101,7 @@ def test_the_next_start_records_the_outcomes_of_a_resumed_run(stopped: RunFolder
         (1, str(DAY), REGIONS),
         (2, str(DAY), ("B", "C")),
     ]
-    assert days.backfill(DAY, DAY, only_missing=True) == [], "nothing is trained anew"
+    assert days.backfill(DAY, DAY, only_missing=True) == [], "nothing is trained again"
 
 
 def test_a_run_that_nobody_resumed_stays_failed(stopped: RunFolder) -> None:

@@ -72,7 +72,7 @@ def wait_until_gone(process: int) -> None:
 @pytest.mark.slow
 def test_a_step_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    _, (found,) = run(tmp_path, step("deaf", stubborn, seconds=4.0))
+    _, (found,) = run(tmp_path, step("stubborn", stubborn, seconds=4.0))
     assert found["state"] == runner.LATE
     assert found["found"] is None
 

@@ -19,7 +19,7 @@ MIDNIGHT = datetime(2026, 11, 23, tzinfo=UTC)
 
 LONG = (
     "test_rmse 1595, champion 383.1: worse by 1212, and that is more than chance (95% confidence); "
-    "a few rows, a single one perhaps, may be why: mend the data, or choose another metric"
+    "a few rows, a single one perhaps, may be why: correct the data, or choose another metric"
 )
 HINT = "full reasons: trialfleet models REGION --card RUN, or --json"
 

@@ -261,7 +261,7 @@ changes = {
 died = {run: [0, 0] for run in changes}  # before and behind the switch
 for number in range(times):
     run, (change, then) = list(changes.items())[number % 3]
-    for file in (models_folder / ".history.json", link):  # all begins anew
+    for file in (models_folder / ".history.json", link):  # everything begins again
         file.unlink(missing_ok=True)
     for each in ("r1", "r2", "r3"):
         promote(models_folder / each)

@@ -491,7 +491,7 @@ def test_a_trials_end_counts_although_its_keeper_was_killed_before_the_answer(
     gang.agents[0].kill()  # its rank 0 with it: nothing says any more that the trial is over
     gang.keep(lambda: gang.agents[1].poll() is not None)
     assert gang.agents[1].returncode == 0
-    assert gang.recorded.turn.number == 1, "it was told once"
+    assert gang.recorded.turn.number == 1, "it was asked once"
 
 
 @pytest.mark.slow

@@ -191,7 +191,7 @@ def test_changed_code_of_a_run_is_reported_and_has_no_checksum(
     one = region(data="A.txt")
     one.train(1.0)
     with (one.folder.root / name).open("a") as file:
-        file.write("\n# mended\n")
+        file.write("\n# repaired\n")
     one.ask("A.l1.t02")
     one.finish("A.l1.t02", 1.0)
     one.full_training()

@@ -506,7 +506,7 @@ def test_a_channel_that_never_works_is_abandoned_and_reported(tmp_path: Path) ->
         clock.now = outbox.waiting_deliveries()[0].due
     assert clock.now - 1000.0 > ABANDON_SECONDS
     [line] = undelivered_lines(tmp_path)
-    assert line.endswith("ended with exit code 1: without output (given up)")
+    assert line.endswith("ended with exit code 1: without output (abandoned)")
 
 
 def test_an_event_is_left_to_the_process_that_has_the_secret(

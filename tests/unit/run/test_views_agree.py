@@ -99,7 +99,7 @@ def trials_of(region: str, states: tuple[TrialState, ...]) -> list[StoredTrial]:
             datetime_complete=BEGAN + timedelta(minutes=1) if state.is_finished() else None,
             user_attrs={
                 "node": f"{region}.l{at % 2 + 1}.t{at // 2 + 1:02}",
-                **({"error": "given up"} if state is TrialState.PRUNED else {}),
+                **({"error": "abandoned"} if state is TrialState.PRUNED else {}),
                 **({"failures": failure} if state is TrialState.FAIL else {}),
             },
         )

@@ -238,7 +238,7 @@ class Days:
                 while not self._work_on(day):
                     self._say("another manager continues the day; this manager is on standby")
             else:
-                self._give_up(day, f"the work on another day, {waits.busy},")
+                self._abandon(day, f"the work on another day, {waits.busy},")
         self.tell()
 
     def _work_on(self, day: date) -> bool:
@@ -259,7 +259,7 @@ class Days:
             return False
         return True
 
-    def _give_up(self, day: date, blocker: str) -> None:
+    def _abandon(self, day: date, blocker: str) -> None:
         """Record that the regions of `day` failed, because `blocker` didn't end by the deadline.
 
         `blocker` is a text such as "the work on another day, 2026-11-22,".

@@ -129,7 +129,7 @@ class GangStore:
                 "get": {n: _presign(client, "get_object", location, n) for n in get},
             }
         except BotoCoreError as error:  # such as expired keys that can't be renewed
-            self._give_up(bucket, error)
+            self._abandon(bucket, error)
             return None
 
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
@@ -181,10 +181,10 @@ class GangStore:
             return None
         if (error := asked.exception()) is None:
             return asked.result()
-        self._give_up(bucket, error)
+        self._abandon(bucket, error)
         return None
 
-    def _give_up(self, bucket: str, error: BaseException) -> None:
+    def _abandon(self, bucket: str, error: BaseException) -> None:
         log.warning("s3://%s: %s; checkpoints are sent through the access point", bucket, error)
         self._failed[bucket] = self._clock()
         del self._clients[bucket]

@@ -64,7 +64,7 @@ def deliver(
     for one in waiting:
         channel = by_key.get(one.channel)
         if channel is None:
-            outbox.give_up([one], "its channel is no longer in the study")
+            outbox.abandon([one], "its channel is no longer in the study")
         elif one.due <= clock():
             alone = () if takes_many(channel) else (one.event.id,)
             groups[one.channel, one.event.kind, *alone].append(one)
@@ -75,7 +75,7 @@ def deliver(
         if error is None:
             outbox.mark_sent(together)
         elif error.is_final:
-            outbox.give_up(together, str(error))
+            outbox.abandon(together, str(error))
         else:
             broken[key[0]] = error  # else each further event would wait for the same failure
             _put_off(outbox, together, str(error), clock())
@@ -95,7 +95,7 @@ def _send(channel: Channel, together: list[Delivery]) -> SendError | None:
 def _put_off(outbox: Outbox, together: list[Delivery], error: str, now: float) -> None:
     for one in together:
         if one.first is not None and now - one.first > ABANDON_SECONDS:
-            outbox.give_up([one], error)
+            outbox.abandon([one], error)
         else:
             pause = min(FIRST_PAUSE * 2 ** min(one.tries, 10), LONGEST_PAUSE)
             outbox.put_off([one], error, now, now + pause)

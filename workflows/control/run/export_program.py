@@ -70,8 +70,8 @@ class Exporter:
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
     """Export a run's models until the run is over and all models are exported.
 
-    Give up a day after the run's end. Return at once if the study exports nothing, or if another
-    process exports the run's models. TrialfleetError if the run's folder can't be read.
+    Return at the latest a day after the run's end. Return at once if the study exports nothing, or
+    if another process exports the run's models. TrialfleetError if the run's folder can't be read.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study

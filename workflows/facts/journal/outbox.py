@@ -39,7 +39,8 @@ CREATE TABLE IF NOT EXISTS deliveries (
 ) STRICT;
 """
 
-State = Literal["waiting", "sent", "given up"]
+State = Literal["waiting", "sent", "abandoned"]
+_ABANDONED = "given up"  # in the database
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,13 @@ class Outbox:
                 " ORDER BY number, deliveries.rowid"
             ).fetchall()
         return [
-            _DELIVERY.validate_python({**row, "event": Event.read(json.loads(row["content"]))})
+            _DELIVERY.validate_python(
+                {
+                    **row,
+                    "event": Event.read(json.loads(row["content"])),
+                    "state": "abandoned" if row["state"] == _ABANDONED else row["state"],
+                }
+            )
             for row in map(dict, rows)
         ]
 
@@ -146,7 +153,7 @@ class Outbox:
             )
 
     def settled_events(self) -> list[str]:
-        """Return the ids of the events whose deliveries were all sent or given up."""
+        """Return the ids of the events whose deliveries were all sent or abandoned."""
         query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state = 'waiting') = 0"
         with self._open() as connection:
             return [row["event"] for row in connection.execute(query)]
@@ -155,9 +162,9 @@ class Outbox:
         """Record that these deliveries were sent."""
         self._settle(deliveries, "sent", None)
 
-    def give_up(self, deliveries: Iterable[Delivery], error: str) -> None:
+    def abandon(self, deliveries: Iterable[Delivery], error: str) -> None:
         """Record that these deliveries will never be sent, and `error` as the reason."""
-        self._settle(deliveries, "given up", error)
+        self._settle(deliveries, _ABANDONED, error)
 
     def put_off(self, deliveries: Iterable[Delivery], error: str, now: float, due: float) -> None:
         """Record that sending failed with `error` at `now`; the next try follows at `due`."""
@@ -173,7 +180,7 @@ class Outbox:
         with self._open() as connection:
             connection.execute("UPDATE deliveries SET due = 0 WHERE state = 'waiting'")
 
-    def _settle(self, deliveries: Iterable[Delivery], state: State, error: str | None) -> None:
+    def _settle(self, deliveries: Iterable[Delivery], state: str, error: str | None) -> None:
         with self._open() as connection:
             connection.executemany(
                 "UPDATE deliveries SET state = ?, error = ?, changed = ?"
@@ -221,7 +228,7 @@ def undelivered_lines(folder: Path) -> tuple[str, ...]:
 def _next_step(alike: Sequence[Delivery]) -> str:
     waiting = [one for one in alike if one.state == "waiting"]
     if not waiting:
-        return "given up"
+        return "abandoned"
     again = datetime.fromtimestamp(min(one.due for one in waiting), UTC)
     return f"{len(waiting)} waiting, retried at {local_time(again)}"
 
