@@ -37,9 +37,10 @@ def make(host: Host) -> None:
     made = _read_accounts(host)
     for account, number in NUMBERS.items():
         if made.get(account) != number:
+            own = f"has the user id {made[account]}" if account in made else "is missing"
             raise StepError(
-                f"the account {account} has the user id {made.get(account)} instead of {number}:"
-                f" use an AMI without an account {account} and without a user id {number}"
+                f"the account {account} {own}, but must have the user id {number}: "
+                f"use an AMI without an account {account} and without a user id {number}"
             )
     _make_homes(host)
 

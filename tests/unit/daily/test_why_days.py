@@ -58,7 +58,7 @@ def test_why_prefers_a_newer_run_to_an_older_day(shared: Path) -> None:
     work_on(shared, timedelta(minutes=-1))
     answer = explain("A")
     assert answer.subject == "demo/A"
-    assert answer.why == "its run is planned and was not submitted"
+    assert answer.why == "the run is planned, but was not submitted"
     assert explain("NO").subject == "NO", "one study alone has it"
 
 
@@ -82,7 +82,7 @@ def test_why_explains_a_region_that_the_named_run_lacks_by_its_day(
     work_on(shared, timedelta(minutes=1))
     make_run(name="days", run="d1", out=work / "runs/days/d1", regions=["B"])
     assert explain("A", "d1").why.startswith("its day")
-    assert explain("A", "r1").why.startswith("its run is planned")
+    assert explain("A", "r1").why.startswith("the run is planned")
 
 
 def test_why_refuses_a_folder_that_is_no_run(shared: Path) -> None:
@@ -108,7 +108,7 @@ def test_why_explains_the_named_run_and_not_a_later_day(shared: Path) -> None:
     assert explain("days/A").why.startswith(f"on {DAY} its data and settings had not changed")
     names = (str(before), f"days/{before}", f"runs/days/{before}")
     for answer in (explain(f"{before}/A"), *(explain("A", name) for name in names)):
-        assert answer.why == "its run is planned and was not submitted"
+        assert answer.why == "the run is planned, but was not submitted"
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_why_explains_a_run_although_the_journal_is_damaged(
     damage = "the study's days are unknown: the journal "
     for word, notes in (("A", [damage]), ("demo/A", [damage]), ("d2/A", []), ("d2", [damage])):
         answer = explain(word)
-        assert answer.why == "its run is planned and was not submitted"
+        assert answer.why == "the run is planned, but was not submitted"
         assert [note[: len(damage)] for note in answer.notes] == notes
     with pytest.raises(TrialfleetError, match=r"the journal .*: file is not a database"):
         explain("B")

@@ -80,7 +80,13 @@ def test_each_account_has_its_own_home(bench: Bench) -> None:
 )
 def test_an_account_that_would_not_be_fenced_is_an_error(bench: Bench, taken: str) -> None:
     bench.file("etc/passwd", f"{ROOT}{taken}\n")
-    with pytest.raises(StepError, match=r"trialfleet-slot2 has the user id \d+ instead of 60708"):
+    with pytest.raises(StepError, match=r"slot2 has the user id \d+, but must have the user id 60708"):
+        accounts.make(Host(bench.root))
+
+
+def test_an_account_that_systemd_does_not_make_is_named(bench: Bench) -> None:
+    bench.program("systemd-sysusers", "exit 0")
+    with pytest.raises(StepError, match="the account trialfleet-files is missing, but must"):
         accounts.make(Host(bench.root))
 
 

@@ -185,7 +185,7 @@ class RunEvents:
         return [
             self._build_event(
                 "sick-gpu",
-                f"{node.instance} ({node.gpu or 'no GPU'}) takes no jobs: {node.reason}",
+                f"{node.instance} ({node.gpu or 'no GPU'}) gets no GPU trials: {node.reason}",
                 "The node costs money until it is terminated. "
                 f"More: trialfleet fleet status {fleet.full_name}",
                 key=node.instance,

@@ -79,7 +79,9 @@ def _schedd_ad() -> ClassAd:
             own = collector.locate(htcondor2.DaemonType.Schedd)
             name = f'Name == "{own["Name"]}"'
             return collector.query(htcondor2.AdTypes.Schedd, name)[0]
-    except (htcondor2.HTCondorException, IndexError) as error:
+    except IndexError as error:
+        raise PoolError("HTCondor's collector does not list the schedd of this machine") from error
+    except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's schedd can't be found: {error}") from error
 
 

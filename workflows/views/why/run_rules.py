@@ -35,7 +35,7 @@ def explain_blocked(
 def _explain_planned(run: RunFacts) -> Answer | None:
     if run.state is not RunState.PLANNED:
         return None
-    why = "its run is planned and was not submitted"
+    why = "the run is planned, but was not submitted"
     return Answer(Kind.PLANNED, Blame.PERSON, why, command=f"trialfleet submit {run.name}")
 
 
