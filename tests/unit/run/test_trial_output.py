@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.job_logs import JobLog
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.views.terminal import trial_output
@@ -47,6 +48,15 @@ def test_output_of_another_trial_of_the_lane_is_left_out(place: TrialFolder) -> 
     assert shown(place, TrialState.QUEUED) == ["waits"]
     assert shown(place, None) == ["waits"]
     assert shown(place, COMPLETE) == ["has printed nothing"]
+
+
+def test_a_full_training_whose_job_runs_does_not_wait(tmp_path: Path) -> None:
+    place = TrialFolder(tmp_path / "best")
+    log = JobLog(place.log)
+    log.submitted(0)
+    assert shown(place, None) == ["waits"]
+    log.executes(1)
+    assert shown(place, None) == ["has printed nothing yet"]
 
 
 def test_a_trial_whose_job_brought_no_result_shows_the_output_received(place: TrialFolder) -> None:

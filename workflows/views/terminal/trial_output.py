@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trialfleet import untrusted_files
+from trialfleet.workflows.facts.jobs.job_log import is_executing
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules.states import TrialState
 
@@ -106,7 +107,7 @@ class TrialOutput:
             return ""
         if is_over:
             return NOTHING
-        return "waits" if state in _WAITS else "has printed nothing yet"
+        return "waits" if self._waits(state) else "has printed nothing yet"
 
     def follow(self, note: Say) -> None:
         """Show output until the trial or its run ends.
@@ -127,7 +128,7 @@ class TrialOutput:
                 if not self._has_shown():
                     note(NOTHING)
                 return
-            words = "waits" if state in _WAITS and not is_kept else ""
+            words = "waits" if self._waits(state) and not is_kept else ""
             if words and words != said and not self._has_shown():
                 note(words)
             said = words
@@ -141,6 +142,9 @@ class TrialOutput:
         """
         if self._has_ended() or not self._has_shown():
             self._show(is_kept=True)
+
+    def _waits(self, state: TrialState | None) -> bool:
+        return state in _WAITS and not (state is None and is_executing(self._place))
 
     def _has_shown(self) -> bool:
         return any(stream.shown for stream in self._streams)
