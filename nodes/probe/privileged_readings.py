@@ -1,8 +1,8 @@
-"""Readings that the GPU probe needs, but can't take, because it runs under HTCondor's account.
+"""Readings that the GPU probe can't take itself, such as the bandwidths of other nodes' GPUs.
 
-That account can't read the kernel's log. It also can't query other nodes' measurements, because it
-can't read the pool's token. So the node's bootstrap and the node's agent, which run as root, write
-the log's errors and the measurements to a file.
+The probe runs under HTCondor's account, which can't read the kernel's log. It also can't query
+other nodes' measurements, because it can't read the pool's token. So the node's bootstrap and the
+node's agent, which run as root, write the log's errors and the measurements to a file.
 """
 
 from __future__ import annotations

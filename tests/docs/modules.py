@@ -1,4 +1,4 @@
-"""docs/reference/modules.md: each source file, with the first sentence of its description."""
+"""docs/reference/modules.md: each source file, with its first sentence and its public names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def page() -> str:
     found: dict[Path, list[str]] = defaultdict(list)
     for file in _files():
         if words := _first_line(file):
-            line = f"- `{file.name}`: {plain(words)}"
+            line = f"- `{file.name}`: {plain(words)}{_names(file)}"
             found[file.parent.relative_to(ROOT)].append(line)
     return "\n\n".join(f"## {folder}/\n\n" + "\n".join(lines) for folder, lines in found.items())
 
@@ -35,6 +35,16 @@ def _files() -> Iterator[Path]:
         for file in sorted(found, key=lambda file: (file.parent.parts, file.name)):
             if file.suffix in SUFFIXES and not _WITHOUT & set(file.parts):
                 yield file
+
+
+def _names(file: Path) -> str:
+    """Return the names of a Python module's public functions and classes, as a sentence."""
+    if file.suffix != ".py":
+        return ""
+    kinds = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    names = [f"`{each.name}`" for each in body if isinstance(each, kinds) and each.name[0] != "_"]
+    return f". Names: {', '.join(names)}" if names else ""
 
 
 def _first_line(file: Path) -> str:

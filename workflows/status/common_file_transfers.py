@@ -46,9 +46,9 @@ def overdue_jobs(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
 def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
     """Return those of a region's `waiting` jobs whose common files will not arrive by themselves.
 
-    The returned jobs have waited for over 10 s. Either their own transfer has ended, or no waiting
-    job of the region has a transfer in progress. `waiting` has each job with the last event about
-    its common files.
+    The returned jobs have waited for over 10 s. Either the transfer of the job's files has ended
+    although the job still waits, or no waiting job of the region has a transfer in progress.
+    `waiting` has each job with the last event about its common files.
     """
     is_sending = any(  # transfers that began before the job's wait were interrupted
         last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]

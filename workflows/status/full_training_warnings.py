@@ -24,7 +24,7 @@ cross-entropies, c is 3, because a few surprising rows dominate them. For exampl
 4.7 or 2.3.
 
 c is fixed, not measured from the losses of rows, because an outlier would increase c and hide
-itself. A gate's file with the loss of each row only shows how much of the loss one row makes up.
+itself.
 """
 
 from __future__ import annotations

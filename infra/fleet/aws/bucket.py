@@ -153,7 +153,10 @@ def region_note(aws: Aws, fleet: Fleet, aws_region: str) -> str:
 
 
 def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
-    """Return the S3 URLs of trialfleet's own bucket, and of the fleet's objects in another one."""
+    """Return the S3 URLs of the bucket that trialfleet made and of the fleet's other objects.
+
+    These other objects are in the bucket that the fleet's file names.
+    """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     found = [f"s3://{own}"] if exists(s3, own, account) else []
     if fleet.bucket and exists(s3, fleet.bucket, account):

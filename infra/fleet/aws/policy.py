@@ -220,7 +220,7 @@ def _allow(
 
 
 def _read_statements(_: Fleet, __: _Arns) -> list[Document]:
-    """Return statements for actions that read, which AWS can't restrict to certain resources."""
+    """Return statements for reading actions. AWS can't restrict these to certain resources."""
     others = [
         *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
         "ssm:DescribeParameters",

@@ -97,4 +97,4 @@ def test_a_missing_file_or_an_unknown_region_is_reported(cloud: Account) -> None
     assert "'mars' is not an AWS region" in result.output
     nothing = gpus()
     assert nothing.exit_code == 2
-    assert "name a file" in nothing.output
+    assert "name the file" in nothing.output

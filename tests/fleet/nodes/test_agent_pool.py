@@ -160,9 +160,9 @@ def test_three_jobs_that_fail_drain_the_node_and_those_that_were_sent_away_do_no
     assert note is not None
     assert note.startswith("3 jobs failed here within 60 s: ")
     for part in (
-        f"{number}.0 exit code 1",
-        f"{number}.1 exit code 1",
-        f"{crashes}.0 killed by signal 11",
+        f"{number}.0 (exit code 1)",
+        f"{number}.1 (exit code 1)",
+        f"{crashes}.0 (killed by signal 11)",
     ):
         assert part in note
     until(lambda: notes() == [note])

@@ -74,7 +74,8 @@ def prepare(
     """Let a job measure the new and the current model; return None, or why no job does it.
 
     Without `lane`, write the files of a separate job. With `lane`, order a running job of a lane to
-    measure. `lane` has the lane's DAG node, and the id of the agent's message to answer.
+    measure. `lane` has the lane's DAG node, and the id of the message in
+    which the lane's agent asked for work.
 
     If there is no current model, no money is left, or a model can't be used, write the verdict
     instead. OSError if the disk is full.

@@ -1,4 +1,4 @@
-"""Notes of the executions in jobs' event logs. A note is read five times as fast as a log.
+"""Summaries of jobs' event logs. A summary (note) is read five times as fast as the log.
 
 A note is written next to its log once the job is over. It contains the log's stamp: the log's size
 and modification time. A note is valid if it isn't damaged and the log still has the same stamp.

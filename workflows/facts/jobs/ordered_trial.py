@@ -65,7 +65,7 @@ def in_lane(files: RegionFolder, step: TrialFolder, node: str) -> TrialFolder:
 
 
 def find_lane(files: RegionFolder, step: TrialFolder) -> str | None:
-    """Return the DAG node of the lane with the full training or gate `step`, or None."""
+    """Return the DAG node of the lane that runs `step`, or None if no lane runs it."""
     if not os.path.lexists(step.by_lane):
         return None
     most = untrusted_files.MOST_NOTES

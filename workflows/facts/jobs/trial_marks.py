@@ -1,4 +1,4 @@
-"""Marks of trials in the event log of the job that trains them.
+"""Marks of the start and end of each trial, in the event log of the trial's job.
 
 HTCondor's log has a job's executions, but not the job's trials. So the access point adds a generic
 event, the mark, when the job's agent reports that a trial began, saved a checkpoint or ended:

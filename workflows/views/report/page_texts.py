@@ -1,4 +1,4 @@
-"""The texts of report.html and of a region's live page, such as notes and problems."""
+"""The texts of report.html and of a region's live page, such as captions, notes and problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shorter forms of the command `trialfleet promote PATH` in recorded texts.
+"""Shorter paths in the commands `trialfleet promote PATH` that records of runs contain.
 
 A record names a model by its absolute path, because the record may be read in any folder. In the
 current folder, a shorter name may be enough.
