@@ -46,8 +46,8 @@ def pack(
     """Pack the files and folders `names` of a folder into a package.
 
     `write` gets the package in blocks of at most 1 MiB. The package begins with the small files
-    `first`. Links are followed. Missing files are left out. Unreadable files are left out, too, and
-    are reported on stderr.
+    `first`. Links are followed. Missing files are left out. Unreadable files are reported on
+    stderr and left out, except in the folder `model` (see `find_files`).
 
     Raise TooLargeError if the files have more than `max_bytes` in total, or if there are more than
     MOST_MEMBERS files and folders. Raise OSError if `write` fails.

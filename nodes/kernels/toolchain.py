@@ -133,9 +133,9 @@ def supported_architectures(nvcc: str) -> list[int]:
 def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
     """Return the options with which nvcc generates code for the GPU architectures.
 
-    `known` has the architectures that this nvcc supports. nvcc generates machine code for these. A
-    GPU that nvcc doesn't support gets portable code (PTX) for the closest earlier architecture. PTX
-    is also added for GPUs later than all of `architectures`.
+    `known` has the architectures that this nvcc supports. Those of `architectures` get machine code
+    if they are in `known`, otherwise portable code (PTX) for the closest earlier architecture in
+    `known`. PTX is also added for GPUs later than all of `architectures`.
     """
     codes = []
     for number in sorted(int(name.removeprefix("sm_")) for name in architectures):

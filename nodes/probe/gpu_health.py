@@ -154,7 +154,7 @@ def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]
     memory = slow_memory(gpu, readings, thresholds)
     if launches and not memory and gpu.bandwidth is not None:
         yield (
-            f"each small launch is slow ({launches}) although the memory is fast "
+            f"each small launch is slow ({launches}) although the memory is not slow "
             f"({gpu.bandwidth:.0f} GB/s): perhaps a hypervisor traps the PCI configuration space "
             f"({option(readings)})"
         )
@@ -162,7 +162,7 @@ def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]
         yield f"each small launch is slow ({launches})"
     if memory:
         quick = not launches and gpu.launch_rate is not None
-        yield f"the memory is slow ({memory}){' although launches are fast' if quick else ''}"
+        yield f"the memory is slow ({memory}){' although launches are not slow' if quick else ''}"
     yield from slow_link(gpu, thresholds)
 
 

@@ -116,7 +116,7 @@ def test_late_data_starts_a_second_run_and_nothing_is_trained_twice(
     place = days.folder.run(str(FIRST))
     wait_for((place / "study.yaml").exists, 60)
     wait_for(lambda: Run(place).status().regions[0].running, 120)
-    assert "C: awaited" not in CliRunner().invoke(main, ["daily", "status", str(file)]).output
+    assert "C: waits until" not in CliRunner().invoke(main, ["daily", "status", str(file)]).output
     put_data(here, FIRST, C="3")
     for region in "BC":
         (here / "data" / region / "_SUCCESS").touch()

@@ -206,7 +206,7 @@ def test_a_sick_gpu_goes_offline_without_the_other_gpu_of_its_node(
 
 # The machine's hardware, its ad, its number of reboots, and its log.
 DRIVERS: dict[str, tuple[dict[str, Any], str, int, str]] = {
-    "absent": ({"installed": False, "option": "known"}, driver.SET, 0, "installing the"),
+    "absent": ({"installed": False, "option": "known"}, driver.SET, 0, "driver is being installed"),
     "already 0": ({"option": "known"}, driver.ALREADY, 0, ""),
     "free": ({"option": "known", "module": "nvidia-current-open"}, driver.SET, 0, ""),
     "in use": ({"option": "known", "in_use": True}, driver.SET, 1, "rebooting once"),

@@ -436,7 +436,7 @@ def test_models_in_s3_are_refused_with_what_to_do(
     (tmp_path / "x.csv").touch()
     done = CliRunner().invoke(main, [command[0], f"{URL}/demo/A", *command[1:]])
     assert done.exit_code == 2
-    assert "copy the model back from S3 first: see docs/exports.md" in done.output
+    assert "to copy a model back from S3, see docs/exports.md" in done.output
 
 
 def test_no_export_file_contains_a_secret(

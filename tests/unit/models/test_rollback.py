@@ -61,7 +61,7 @@ def test_rollback_makes_the_previous_current_model_current_again(
 def test_two_rollbacks_go_two_models_back(models_folder: Path) -> None:
     promoted(models_folder, "r1", "r2", "r3")
     assert [rollback(models_folder)[0] for _ in range(2)] == ["r2", "r1"]
-    with pytest.raises(InputError, match=r"none of the models here was current before r1.*r2"):
+    with pytest.raises(InputError, match=r"there is no earlier model than r1 to go back to.*r2"):
         rollback(models_folder)
     promoted(models_folder, "r4")
     assert rollback(models_folder) == ("r1", "r4")  # not to r3, which was rolled back
@@ -171,7 +171,7 @@ def test_regions_are_called_by_their_names_and_not_by_their_folders(
     assert "has no model of the run 'r9'" in shown("rollback", f"demo/{name}", "--to", "r9")
     assert shown("rollback", f"demo/{name}") == f"demo/{name}: latest is r1 (was r2)\n"
     output = shown("rollback", f"demo/{name}")
-    assert f"demo/{name}: none of the models here was current before r1" in output
+    assert f"demo/{name}: there is no earlier model than r1 to go back to" in output
 
 
 def test_the_history_records_time_and_cause_of_each_change(models_folder: Path) -> None:

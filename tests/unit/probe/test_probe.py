@@ -157,7 +157,7 @@ def test_errors_of_the_hardware_count_and_errors_of_programs_do_not() -> None:
 
 TRAPPED = (
     r"GPU 0: each small launch is slow \({rate} per second instead of at least 10000\) "
-    r"although the memory is fast \({bandwidth} GB/s\): perhaps a hypervisor traps the PCI "
+    r"although the memory is not slow \({bandwidth} GB/s\): perhaps a hypervisor traps the PCI "
     r"configuration space \(CheckPCIConfigSpace is 1\)"
 )
 KINDS = {
@@ -170,9 +170,9 @@ KINDS = {
     "2014-m2050-own-check-0": "",
     "2014-k520-own-check-0": "",
     "slow-memory-of-data-sheet": r"GPU 0: the memory is slow \(a copy moves 150 GB/s instead of "
-    r"at least 300, which is 50% of the data sheet's 600\) although launches are fast",
+    r"at least 300, which is 50% of the data sheet's 600\) although launches are not slow",
     "slow-memory-among-its-like": r"GPU 0: the memory is slow \(a copy moves 165 GB/s instead of "
-    r"at least 178, which is 70% of the pool's median 255\) although launches are fast",
+    r"at least 178, which is 70% of the pool's median 255\) although launches are not slow",
     "slow-launches-and-memory": r"GPU 0: each small launch is slow \(428 per second .*\); "
     r"GPU 0: the memory is slow \(a copy moves 60 GB/s [^)]*\)",
 }

@@ -34,8 +34,8 @@ CPU = torch.device("cpu")
 
 
 def steps_of(t, chosen, network, data, team, device):
-    orders = loader.Orders(t.seed, len(data.train), chosen.batch_size, team)
-    source = loader.Resident(data.train, orders)
+    orders = loader.RowOrders(t.seed, len(data.train), chosen.batch_size, team)
+    source = loader.ResidentLoader(data.train, orders)
     return graph_steps.GraphSteps(network, chosen, data.kind, source, seed=t.seed, team=team)
 
 

@@ -58,8 +58,8 @@ def _find_previous(models_folder: Path, current: str) -> str:
         others = [model.name for model in list_models(models_folder) if model.name != current]
         more = f"; name another with --to: {', '.join(others)}" if others else ""
         raise InputError(
-            f"{display_name(models_folder)}: none of the models here was current before "
-            f"{current}{more}"
+            f"{display_name(models_folder)}: there is no earlier model than {current} "
+            f"to go back to{more}"
         )
     return there[-1]
 
