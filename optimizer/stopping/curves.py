@@ -139,10 +139,10 @@ class CurveModel:
     def _calibration_factor(self, until: float) -> float:
         """Return the factor by which the standard deviations of predictions are too small.
 
-        The end of each complete curve that goes on after `until` is predicted from the reports up
-        to `until`. z is the prediction's error in standard deviations. For n curves, the result is
-        √((Σ z² + _DOUBT²) / n). The constant _DOUBT makes the result larger if n is small. If n is
-        0, the result is 1.
+        The complete curves that have reports after `until` are used: the end of each is predicted
+        from its reports up to `until`. z is a prediction's error in standard deviations. For n
+        curves, the result is √((Σ z² + _DOUBT²) / n). The constant _DOUBT makes the result larger
+        if n is small. If n is 0, the result is 1.
         """
         away = []
         for t, y in self._curves:

@@ -62,8 +62,11 @@ def waiting_job(job: Any, folder: str | None) -> Queued:
 
 def _draining(job: Any, slots: list[ClassAd]) -> str:
     """Return why slots drain (take no new jobs) if all slots that fit `job` drain, else ""."""
-    fit = [slot for slot in slots if prospects(job, [slot]).fit]
-    if not fit or any(slot.get("Draining") is not True for slot in fit):
+    drain = [slot for slot in slots if slot.get("Draining") is True]
+    stay = [slot for slot in slots if slot.get("Draining") is not True]
+    if not drain or prospects(job, stay).fit:
+        return ""
+    if not (fit := [slot for slot in drain if prospects(job, [slot]).fit]):
         return ""
     machines = parse_machines(map(plain_attributes, fit))
     return next(filter(None, (one.drain_explanation for one in machines)), "no reason was given")
