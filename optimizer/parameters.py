@@ -334,8 +334,8 @@ class CategoricalParameter(Parameter):
         first = {x: i for i, x in reversed(list(enumerate(self.choices)))}
         twice = [x for i, x in enumerate(self.choices) if first[x] != i]
         if twice:
-            text = f"must all differ, but {twice[0]!r} equals an earlier choice (true equals 1)"
-            yield "choices", text
+            hint = "" if isinstance(twice[0], str) else " (true equals 1)"
+            yield "choices", f"must all differ, but {twice[0]!r} equals an earlier choice{hint}"
         if self.default is not None and self.resolve(self.default) is None:
             yield "default", f"must be one of the choices {self.choices}, not {self.default!r}"
 
