@@ -24,7 +24,7 @@ ATTRIBUTES = [
 ]
 OFFERING_NOTHING = {"Owner", "Drained"}  # states of a slot that takes no jobs
 Ad = Mapping[str, Any]
-State = Literal["well", "sick", "draining"]
+State = Literal["well", "probing", "sick", "draining"]
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -161,25 +161,33 @@ class Machine:
         """Return whether jobs need GPUs, but the GPU probe found no healthy GPU here.
 
         `wants_gpus` says whether jobs need GPUs. None means that they need GPUs if the machine has
-        some. A machine of a fleet counts as sick until its first probe. Other machines don't,
-        because they may have no probe.
+        some.
         """
-        wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
-        return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
+        return self._needs_gpus(wants_gpus) and self.healthy is False
 
     def state(self, wants_gpus: bool | None = None) -> State:
-        """Return the machine's state. `is_sick` explains `wants_gpus`."""
+        """Return the machine's state. `is_sick` explains `wants_gpus`.
+
+        A machine of a fleet is probing until its first probe has ended. Other machines are not,
+        because they may have no probe.
+        """
         if self.draining:
             return "draining"
-        return "sick" if self.is_sick(wants_gpus) else "well"
+        if self.is_sick(wants_gpus):
+            return "sick"
+        is_unprobed = self.healthy is None and self.instance != ""
+        return "probing" if is_unprobed and self._needs_gpus(wants_gpus) else "well"
+
+    def _needs_gpus(self, wants_gpus: bool | None) -> bool:
+        return self.total.gpus > 0 if wants_gpus is None else wants_gpus
 
     def explanation(self, wants_gpus: bool | None = None) -> str:
         """Return why the machine is in its state, or why GPUs get no trials, or an empty text."""
         state = self.state(wants_gpus)
         if state == "draining":
             return self.drain_explanation
-        if state == "sick":
-            return self.sick_reason
+        if state in {"sick", "probing"}:
+            return self.probe_text
         return self.note or ("" if wants_gpus is False else self.reason)
 
     @property
@@ -188,8 +196,8 @@ class Machine:
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
-    def sick_reason(self) -> str:
-        """The reason why the machine is sick. Use this only if `is_sick` is true."""
+    def probe_text(self) -> str:
+        """Why no GPU trials run on the machine. Use this only if it is sick or probing."""
         if self.healthy is None:
             return "its GPU has not been probed yet"
         return f"its GPU failed the probe: {self.reason or 'no reason given'}"

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -127,7 +127,7 @@ def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -
     "--nodes", type=click.IntRange(0), help="Number of nodes (default: nodes.min, at least 1)."
 )
 @click.option("--run", help="Run to which the nodes' cost is charged.")
-@click.option("--wait", is_flag=True, help="Wait until every node has joined the pool.")
+@click.option("--wait", is_flag=True, help="Wait until every node accepts trials or is sick.")
 def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) -> None:
     """Create or update the fleet and start its nodes. You can repeat this command."""
     from trialfleet.infra.fleet.commands.scale import bring_up
@@ -143,8 +143,8 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
         )
     if wait:
         ids = {instance.id for instance in launched.instances}
-        joined = _watch_fleet(aws, spec, run or "", lambda status: _have_joined(status, ids))
-        show(status_view(joined))
+        settled = _watch_fleet(aws, spec, run or "", lambda status: status.has_settled(ids))
+        show(status_view(settled))
     say(f"next: trialfleet fleet status{_file_argument(file)}")
 
 
@@ -490,10 +490,3 @@ def _watch_fleet(
             if done(current):
                 return current
             time.sleep(POLL)
-
-
-def _have_joined(status: FleetStatus, ids: Set[str]) -> bool:
-    """Return whether each node in `ids` has joined the pool or has ended."""
-    return ids <= {
-        node.instance.id for node in status.nodes if node.stage not in {"asked", "booted"}
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -21,8 +21,9 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
 
-# asked: AWS starts it · booted: it runs but is not in the pool · joined: it takes trials
-Stage = Literal["asked", "booted", "joined", "sick", "draining", "ending", "ended"]
+# asked: AWS starts it · booted: it runs but is not in the pool · probing: it is in the pool, but
+# the first probe of its GPU has not ended · joined: it takes trials
+Stage = Literal["asked", "booted", "probing", "joined", "sick", "draining", "ending", "ended"]
 _TAKEN = {"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"}  # AWS's codes
 _ENDS = {
     "Client.UserInitiatedShutdown": "somebody terminated it",
@@ -68,7 +69,7 @@ class NodeStatus:
     def reason(self) -> str:
         """The reason why the node, or some of its GPUs, takes no trials; empty if they do."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
-        if self.machine is not None and stage in {"draining", "sick", "joined"}:
+        if self.machine is not None and stage in {"draining", "sick", "probing", "joined"}:
             why = self.machine.explanation(self.wants_gpus)
             return f"draining: {why or 'no reason given'}" if stage == "draining" else why
         if stage == "asked":
@@ -163,6 +164,11 @@ class FleetStatus:
     max_nodes: int
     silent: Mapping[str, str]
     notices: tuple[str, ...]
+
+    def has_settled(self, ids: Set[str]) -> bool:
+        """Return whether each node in `ids` accepts trials, is sick, leaves or has ended."""
+        early = {"asked", "booted", "probing"}
+        return ids <= {node.instance.id for node in self.nodes if node.stage not in early}
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as JSON data."""

@@ -19,13 +19,14 @@ from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import OURS, Machine, Resources
 
 SILENT_MINUTES = 5.0  # a node that the pool has not seen for this time counts as lost
+PROBE_MINUTES = 5.0  # a probe ends within two; a GPU without a result after this time is sick
 MATCH_MINUTES = 5.0  # trials that waited this long don't match a node that was free this long
 Phase = Literal[
-    "coming",  # launched, not yet in the pool
+    "coming",  # launched; not yet in the pool, or its GPU is being probed for the first time
     "late",  # … for longer than a boot may take
     "silent",  # was in the pool; not seen for a short while
     "lost",  # … for longer than SILENT_MINUTES; or stopped by somebody
-    "sick",  # in the pool; its GPU failed the probe, so trials don't run there
+    "sick",  # in the pool; its GPU failed the probe or has no result, so trials don't run there
     "draining",  # takes no more trials; some may still be leaving
     "withdrawn",  # … and is empty: drained by its agent or a person, who may want to inspect it
     "drained",  # … and is empty: drained by the manager, or long ago
@@ -143,7 +144,10 @@ def _phase_in_pool(node: Machine, limits: Limits, now: datetime) -> Phase:
     if node.draining:
         long_ago = _minutes(node.idle_since, now) >= limits.idle_minutes
         return "drained" if long_ago or node.drain_reason.startswith(OURS) else "withdrawn"
-    return "sick" if node.is_sick(bool(limits.room.gpus)) else "idle"
+    state = node.state(bool(limits.room.gpus))
+    if state == "probing":
+        return "coming" if _minutes(node.idle_since, now) < PROBE_MINUTES else "sick"
+    return "sick" if state == "sick" else "idle"
 
 
 class _Fleet:
@@ -319,7 +323,7 @@ def _gone_reason(node: Node, limits: Limits, now: datetime) -> str:
 def _was_idle(fleet: _Fleet, node: Node) -> Removal:
     reason = f"idle for {fleet.idle_minutes(node):.0f} minutes"
     if fleet.phase(node) == "sick" and node.machine:
-        reason = node.machine.sick_reason
+        reason = node.machine.probe_text
     return Removal(instance=node.id, reason=reason, only_idle=True)
 
 

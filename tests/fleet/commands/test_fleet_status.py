@@ -22,7 +22,6 @@ from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.scaling.draining import drain_text
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
 from trialfleet.infra.pool.machines import Machine, Resources, RunningTrial
-from trialfleet.workflows.cli.fleet_commands import _have_joined
 from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
 FLEET = fleet(nodes={"min": 1, "max": 5}, price_cap={"hour": 5, "run": 50})
@@ -158,8 +157,11 @@ def test_sick_and_draining_nodes_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
             one: ("sick", "its GPU failed the probe: Xid 79"),
             two: ("draining", "draining: idle for 10 minutes"),
             three: ("draining", "draining: 3 jobs failed here within 60 s"),
-            four: ("sick", "its GPU has not been probed yet"),
+            four: ("probing", "its GPU has not been probed yet"),
         }
+        assert status.has_settled({one, two, three})
+        assert not status.has_settled({one, four}), "a node in its first probe accepts no trials"
+        assert not status.has_settled({one, "i-unlisted"})
 
 
 def test_a_sick_gpu_among_others_is_shown_for_a_node_that_takes_trials(
@@ -210,9 +212,9 @@ def test_an_aws_region_that_lists_no_nodes_hides_no_others(
         assert status.to_json()["silent"] == {AWAY: line}
         assert line in printed(status_view(status))
         (here,) = (node.instance.id for node in status.nodes)
-        assert not _have_joined(status, {here})
-        assert _have_joined(seen(account, monkeypatch, pool_node(here)), {here})
-        assert not _have_joined(seen(account, monkeypatch, pool_node(here)), {here, "i-away"})
+        assert not status.has_settled({here})
+        assert seen(account, monkeypatch, pool_node(here)).has_settled({here})
+        assert not seen(account, monkeypatch, pool_node(here)).has_settled({here, "i-away"})
         account.faults.refuse("DescribeInstances", "InternalError")
         with pytest.raises(FleetError, match="InternalError"):  # no region lists its nodes
             fleet_status.status(account.aws, FLEET)

@@ -144,8 +144,15 @@ def test_a_node_whose_gpu_failed_its_probe_is_replaced_and_drained() -> None:
     decision = decide(waiting(1), [sick], LIMITS, NOW)
     assert decision.launch == 1
     assert decision.drain[0].reason == "its GPU failed the probe: 2 uncorrected ECC errors"
-    unknown = joined(idle=10, healthy=None)
+
+
+def test_a_node_in_its_first_probe_is_expected_to_take_trials_for_five_minutes() -> None:
+    probing, unknown = joined(idle=4.9, healthy=None), joined(idle=5, healthy=None)
+    assert (phase(probing, LIMITS, NOW), phase(unknown, LIMITS, NOW)) == ("coming", "sick")
+    assert decide(waiting(1), [probing], LIMITS, NOW) == Decision()
     assert decide(waiting(1), [unknown], LIMITS, NOW).launch == 1
+    gone = decide(NOTHING, [joined(idle=10, healthy=None)], LIMITS, NOW).drain
+    assert [one.reason for one in gone] == ["its GPU has not been probed yet"]
     on_cpus = replace(LIMITS, room=Resources(cpus=4, memory_mb=15_000))
     need = Resources(cpus=1, memory_mb=100)
     assert decide(waiting(1, need), [unknown], on_cpus, NOW) == Decision()

@@ -105,7 +105,7 @@ NODE = {"TrialfleetInstance": "i-1"}
         (FAILED, "sick", "its GPU failed the probe: ECC"),
         ({"TrialfleetGpuHealthy": False}, "sick", "its GPU failed the probe: no reason given"),
         ({}, "well", ""),
-        (NODE, "sick", "its GPU has not been probed yet"),
+        (NODE, "probing", "its GPU has not been probed yet"),
         (FAILED | {"Draining": True, "DrainReason": "trialfleet: idle"}, "draining", "idle"),
         (
             {"Draining": True, "TrialfleetNote": "spot interruption"},

@@ -74,7 +74,7 @@ def is_reported_broken(machine: str) -> bool:
     found = machine_named(machine)
     if found is None:
         return False
-    return (found.is_sick() and found.healthy is False) or _FAILING_JOBS in found.drain_explanation
+    return found.is_sick() or _FAILING_JOBS in found.drain_explanation
 
 
 def own_errors(noted: Noted) -> int:

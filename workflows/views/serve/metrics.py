@@ -23,7 +23,7 @@ from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.serve.gains import read_gain
 from trialfleet.workflows.views.serve.live_runs import PoolNodes, Snapshot
 
-_NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
+_NODE_STATES: tuple[State, ...] = ("well", "probing", "sick", "draining")
 
 
 def exposition(

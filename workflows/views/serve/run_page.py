@@ -147,7 +147,7 @@ def _nodes(snapshot: Snapshot) -> tuple[str, str, str]:
     if not found:
         return "Nodes", NOTHING, "the pool is unreachable" if snapshot.nodes.notice else "none"
     price = f"{snapshot.nodes.price:.2f} USD/h" if snapshot.nodes.price else ""
-    unwell = sum(node.state() != "well" for node in found)
+    unwell = sum(node.state() in {"sick", "draining"} for node in found)
     return "Nodes", str(len(found)), price or (f"{unwell} unhealthy" if unwell else "all healthy")
 
 

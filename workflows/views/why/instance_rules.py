@@ -100,13 +100,12 @@ def _draining(node: InstanceFacts) -> Answer | None:
 
 
 def _explain_sick(node: InstanceFacts) -> Answer | None:
-    if node.stage != "sick":
-        return None
-    is_probed = node.machine is not None and node.machine.healthy is not None
-    return _answer(node, Kind.SICK if is_probed else Kind.BOOTING, node.stage_reason)
+    return _answer(node, Kind.SICK, node.stage_reason) if node.stage == "sick" else None
 
 
 def _explain_booting(node: InstanceFacts) -> Answer | None:
+    if node.stage == "probing":
+        return _answer(node, Kind.BOOTING, node.stage_reason)
     if node.stage not in {"asked", "booted"}:
         return None
     if node.pool_away:
