@@ -36,9 +36,7 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
     with asking(f"the record of costs {url}"):
         found = or_none(lambda: s3.get_object(Bucket=name, Key=key), "NoSuchKey", "NoSuchBucket")
         stored = found and found["Body"].read()
-    kept = _kept_file(aws, fleet)
-    copy = _parse(kept.read_bytes() if kept.exists() else None, str(kept))
-    return _parse(stored, url).combine(copy)
+    return _parse(stored, url).combine(_read_copy(_kept_file(aws, fleet)))
 
 
 def known_history(aws: Aws, fleet: Fleet) -> History:
@@ -107,6 +105,17 @@ def updated_record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> t
     """
     record, notice = load_or_tell(aws, fleet)
     return (record or Ledger()).add_listing(listing.instances, now, listing.silent), notice
+
+
+def _read_copy(file: Path) -> Ledger:
+    try:
+        return _parse(file.read_bytes(), str(file))
+    except FileNotFoundError:
+        return Ledger()
+    except OSError as error:
+        raise FleetError(
+            f"the copy of the record of costs {file} can't be read: {error}"
+        ) from error
 
 
 def _parse(stored: bytes | None, place: str) -> Ledger:

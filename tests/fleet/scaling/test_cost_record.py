@@ -12,6 +12,7 @@ from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger
+from trialfleet.infra.fleet.scaling.last_report import kept_ledger
 from trialfleet.infra.fleet.spec.machines import Instance
 
 
@@ -118,6 +119,15 @@ def test_the_record_is_kept_in_the_fleets_bucket(cache: Path) -> None:
         spoil(account, name)
         with pytest.raises(FleetError, match=r"ledger.json can't be read .* delete it"):
             cost_record.load(account.aws, fleet())
+
+
+def test_an_unreadable_copy_of_the_record_is_named(cache: Path) -> None:
+    with new_account() as account:
+        copy = kept_ledger("f", account.aws.account(HOME))
+        copy.mkdir(parents=True)
+        record, notice = cost_record.load_or_tell(account.aws, fleet())
+        assert record is None
+        assert f"the copy of the record of costs {copy} can't be read: " in notice
 
 
 def spoil(account: Account, name: str) -> None:
