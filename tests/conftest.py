@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 from hypothesis import settings
+from optuna.storages._rdb.storage import _VersionManager
 
 from trialfleet import Run, Study, plan
 
@@ -21,6 +23,20 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 MOODY = Path(__file__).parent / "pool" / "trainers" / "moody.py"
 
+
+# Optuna runs its ten migration scripts, with all their tables, whenever a database is opened. That
+# is a third of the processor time of the tests of runs.
+_read_migrations = _VersionManager._create_alembic_script
+_migrations: list[Any] = []
+
+
+def _read_migrations_once(manager: _VersionManager) -> Any:
+    if not _migrations:
+        _migrations.append(_read_migrations(manager))
+    return _migrations[0]
+
+
+_VersionManager._create_alembic_script = _read_migrations_once  # type: ignore[method-assign]
 
 # The same examples everywhere, or new ones (`make fuzz`); no deadline, as machines are shared.
 settings.register_profile("same", deadline=None, derandomize=True)
@@ -43,10 +59,23 @@ class FailuresAtOnce:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are collected: each one stays, so there is nothing to free
     # a shell's background command ignores it, and so would all programs that tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # one of xdist's workers has no terminal
         config.pluginmanager.register(FailuresAtOnce(config))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage rarely, and never look at the modules and tests again.
+
+    With Python's thresholds, a fifth of a worker's processor time goes to collections, as each of
+    them reads the 700,000 objects of moto, torch and the tests.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
+    gc.enable()
 
 
 class MakeRun(Protocol):

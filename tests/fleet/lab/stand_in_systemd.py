@@ -12,9 +12,9 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -237,8 +237,9 @@ class Manager:
         kill_all()
         if self.power == "poweroff":
             sys.exit(0)
-        for place in [*Path("/run").iterdir(), *Path("/tmp").iterdir()]:
-            shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
+        # -xdev: if the repository is a folder in /tmp, it is mounted there.
+        words = ["find", "/run", "/tmp", "-xdev", "-mindepth", "1", "-delete"]
+        subprocess.run(words, stderr=subprocess.DEVNULL, check=False)
         Path("/run/lock").mkdir()
         os.execv(sys.executable, [sys.executable, "-m", "lab.stand_in_systemd"])  # noqa: S606
 
