@@ -13,7 +13,9 @@ from typing import Any
 from unittest import mock
 
 import boto3
+from cryptography.hazmat.primitives.asymmetric import rsa
 from moto import mock_aws
+from moto.core import responses
 from moto.ec2.models import amis
 
 from tests.fleet.mock_aws.moto_faults import Faults
@@ -130,6 +132,7 @@ def account() -> Iterator[Account]:
     with (
         _state_of_its_own(),
         _few_images(),
+        _work_done_once(),
         placement_groups(),
         instant_fleets() as capacity,
         mock_aws(),
@@ -154,6 +157,20 @@ def _few_images() -> Iterator[None]:
     ours = mock.patch.object(amis, "AMIS", _IMAGES)
     with mock.patch.dict("os.environ", {"MOTO_AMIS_PATH": "ours"}), ours:
         yield
+
+
+@contextmanager
+def _work_done_once() -> Iterator[None]:
+    """Let moto do once what it repeats for each account or call, and what takes long."""
+    with (
+        mock.patch.object(rsa, "generate_private_key", _generate_key),
+        mock.patch.object(responses, "method_names_from_class", _method_names),
+    ):
+        yield
+
+
+_generate_key = cache(rsa.generate_private_key)
+_method_names = cache(responses.method_names_from_class)
 
 
 def fleet(**changes: Any) -> Fleet:
