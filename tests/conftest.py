@@ -36,7 +36,7 @@ def _read_migrations_once(manager: _VersionManager) -> Any:
     return _migrations[0]
 
 
-_VersionManager._create_alembic_script = _read_migrations_once  # type: ignore[method-assign]
+_VersionManager._create_alembic_script = _read_migrations_once  # type: ignore[assignment,method-assign]
 
 # The same examples everywhere, or new ones (`make fuzz`); no deadline, as machines are shared.
 settings.register_profile("same", deadline=None, derandomize=True)

@@ -16,6 +16,7 @@ import boto3
 from cryptography.hazmat.primitives.asymmetric import rsa
 from moto import mock_aws
 from moto.core import responses
+from moto.core.utils import method_names_from_class
 from moto.ec2.models import amis
 
 from tests.fleet.mock_aws.moto_faults import Faults
@@ -170,7 +171,7 @@ def _work_done_once() -> Iterator[None]:
 
 
 _generate_key = cache(rsa.generate_private_key)
-_method_names = cache(responses.method_names_from_class)
+_method_names = cache(method_names_from_class)
 
 
 def fleet(**changes: Any) -> Fleet:
