@@ -128,7 +128,7 @@ def plan(
     from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 
     checks = checks or check_region is not None
-    planned = _plan_run(study, out, run_id, day)
+    planned = _plan_run(study, out, run_id, day, check_region)
     pool_check = planned.check_pool()
     if as_json:
         checked = None
@@ -194,8 +194,10 @@ def run(
     there = _find_planned(study, out, run_id, day) if run_id else None
     if there and there.status().state is not RunState.PLANNED:
         _show_again(there)
+    if there:
+        _find_region(there, check_region)
     connect()  # fail before planning if HTCondor is unreachable
-    planned = there or _plan_run(study, out, run_id, day)
+    planned = there or _plan_run(study, out, run_id, day, check_region)
     pool_check = planned.check_pool()
     say(plan_text(planned, pool_check))
     if checks and (anyway or not pool_check.hopeless):  # otherwise `submit` refuses
@@ -255,8 +257,25 @@ def _show_again(there: Run) -> NoReturn:
     show_end(there, current)
 
 
-def _plan_run(study: Path, out: Path | None, run_id: str | None, day: date | None) -> Run:
+def _plan_run(
+    study: Path, out: Path | None, run_id: str | None, day: date | None, check_region: str | None
+) -> Run:
+    """Plan a run. InputError, and no run, if the study has no region `check_region`."""
     from trialfleet.workflows.control.run.new_run import plan as plan_run
 
     with ctrl_c.delay_ctrl_c():  # so the run's folder is complete or absent
-        return plan_run(study, run=run_id, out=out, notice=partial(say, err=True), day=day)
+        planned = plan_run(study, run=run_id, out=out, notice=partial(say, err=True), day=day)
+        try:
+            _find_region(planned, check_region)
+        except InputError:
+            planned.remove()
+            raise
+    return planned
+
+
+def _find_region(planned: Run, name: str | None) -> None:
+    """InputError if the study has no region `name`. None is allowed."""
+    from trialfleet.workflows.control.run.trainer_check import find_regions
+
+    if name is not None:
+        find_regions(planned.study, name)

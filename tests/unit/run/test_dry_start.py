@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.conftest import MakeRun
 from trialfleet.classads import JobStatus
 from trialfleet.errors import InputError
+from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import Mode, TrialFiles
 from trialfleet.workflows.control.run import trainer_check
 from trialfleet.workflows.control.run.trainer_check import CheckResult, check_metrics, first_order
@@ -141,3 +144,18 @@ def test_the_description_of_a_job_shows_that_its_files_are_being_sent(
     monkeypatch.setattr(job_queue, "one_idle", lambda *_: {"JobStatus": JobStatus.BLOCKED})
     state = wait_reason(RunFolder(make_run().folder), "A.check")
     assert state == "has a slot; its files are being sent to the slot's machine"
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_an_unknown_region_is_refused_before_anything_is_shown_or_kept(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(main, ["init", "first"]).exit_code == 0
+    monkeypatch.setattr("trialfleet.infra.pool.connection.connect", lambda: None)
+    result = CliRunner().invoke(main, [command, "first/study.yaml", "--check-region", "nort"])
+    assert result.exit_code == 2
+    last = result.output.splitlines()[-1]
+    assert last.startswith("error: no region 'nort' (did you mean 'north'?); regions: 'north'")
+    assert "check" not in result.output
+    assert not list(tmp_path.glob("runs/*/*"))

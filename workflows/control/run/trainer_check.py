@@ -134,7 +134,7 @@ def check(
         PoolError: HTCondor is unreachable or refuses a job.
     """
     frozen = load_frozen(folder.study)
-    graph = _find_regions(frozen.study, region)[0]
+    graph = find_regions(frozen.study, region)[0]
     use(connect())
     shutil.rmtree(folder.check.root, ignore_errors=True)  # files of a previous check
     order = first_order(frozen.study, graph)
@@ -144,7 +144,12 @@ def check(
     return checked
 
 
-def _find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
+def find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
+    """Return the region `name`, or all regions if `name` is None.
+
+    Raises:
+        InputError: there is no region `name`.
+    """
     regions = build_graph(study).regions
     if name is None:
         return regions
@@ -164,7 +169,7 @@ def choose_region(folder: RunFolder, name: str | None) -> str:
         InputError: there is no region `name`, or the trials would wait in this pool forever.
         PoolError: HTCondor is unreachable.
     """
-    regions = _find_regions(load_frozen(folder.study).study, name)
+    regions = find_regions(load_frozen(folder.study).study, name)
     for region, found in zip(regions, check_regions(folder, regions), strict=True):
         if found.fit:
             return region.name
