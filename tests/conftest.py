@@ -59,23 +59,26 @@ class FailuresAtOnce:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    gc.disable()  # until all tests are collected: each one stays, so there is nothing to free
     # a shell's background command ignores it, and so would all programs that tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # one of xdist's workers has no terminal
         config.pluginmanager.register(FailuresAtOnce(config))
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
     """Collect garbage rarely, and never look at the modules and tests again.
 
     With Python's thresholds, a fifth of a worker's processor time goes to collections, as each of
     them reads the 700,000 objects of moto, torch and the tests.
     """
+    gc.disable()  # each test that is found stays, so there is nothing to free
+    collected = yield
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
     gc.enable()
+    return collected
 
 
 class MakeRun(Protocol):
