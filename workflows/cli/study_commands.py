@@ -275,7 +275,7 @@ def _plan_run(
 
 def _find_region(planned: Run, name: str | None) -> None:
     """InputError if the study has no region `name`. None is allowed."""
-    from trialfleet.workflows.control.run.trainer_check import find_regions
-
     if name is not None:
+        from trialfleet.workflows.control.run.trainer_check import find_regions
+
         find_regions(planned.study, name)
