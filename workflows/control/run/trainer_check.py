@@ -148,7 +148,7 @@ def find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
     """Return the region `name`, or all regions if `name` is None.
 
     Raises:
-        InputError: there is no region `name`.
+        InputError: the study has no region `name`.
     """
     regions = build_graph(study).regions
     if name is None:
