@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 
 from trialfleet import ctrl_c
@@ -13,6 +14,7 @@ def main() -> None:
     """Run the command line."""
     ctrl_c.answer_from_the_start()
     gc.set_threshold(_OBJECTS)
+    atexit.register(gc.freeze)  # at its end, Python would search all objects: a fifth of a command
     from trialfleet.workflows.cli.main import main as command_line
 
     command_line(prog_name="trialfleet")
