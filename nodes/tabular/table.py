@@ -31,6 +31,7 @@ TRAIN, VALIDATION, TEST = 0, 1, 2
 WHOLE = r"^-?(0|[1-9][0-9]*)(\.[0-9]*|(\.[0-9]+)?[eE]\+[0-9]{1,2})$"
 BLANKS = " \t\n\v\f\r\u00a0"  # characters that are removed at both ends of a text
 _ROUNDING = 1e-3  # maximum rounding error of float32, relative to a column's spread
+_BOOLEANS = {"true", "false"}
 SAME = 1e-14  # numbers that differ by less, relative to the largest, count as equal
 
 Task = Literal["classification", "regression"]
@@ -133,24 +134,35 @@ def write_table(
             the classes.
         task: "classification" or "regression".
         split: for each row TRAIN, VALIDATION or TEST.
-        categorical: the columns with categories. Their values become text, such as "4" for 4.0,
-            without blanks at the ends. A value counts as unknown if no training row has it.
+        categorical: the columns with categories. Their values become text, such as "4" for 4.0 and
+            "true" for True, without blanks at the ends. A value counts as unknown if no training
+            row has it, or if it is missing: None, NaN or the empty text.
 
     Raises:
         ValueError: the table is not valid. The message names the column and the fault.
         OSError: the file can't be written.
     """
-    arrays = {name: _without_blanks(np.asarray(values)) for name, values in columns.items()}
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    classified = [target] if task == "classification" else []
+    are_numbers = {name for name, values in arrays.items() if values.dtype.kind in "iuf"}
+    arrays |= {name: _texts(arrays[name]) for name in (*categorical, *classified) if name in arrays}
     parts = np.asarray(split)
     _check(arrays, target, task, parts, categorical)
     numeric = [name for name in arrays if name != target and name not in categorical]
     trained = parts == TRAIN
-    vocabularies = {name: _vocabulary(arrays[name][trained]) for name in categorical}
-    classes = _vocabulary(arrays[target]) if task == "classification" else []
-    meta = Columns(
-        numeric=numeric, categorical=vocabularies, target=target, task=task, classes=classes
+    vocabularies, classes = (
+        {name: _vocabulary(arrays[name][rows], are_numbers=name in are_numbers) for name in names}
+        for names, rows in ((categorical, trained), (classified, slice(None)))
     )
-    values = _encode(arrays[target], classes) - 1 if classes else arrays[target]
+    meta = Columns(
+        numeric=numeric,
+        categorical=vocabularies,
+        target=target,
+        task=task,
+        classes=classes.get(target, []),
+        kinds={name: "boolean" for name, words in vocabularies.items() if {*words} <= _BOOLEANS},
+    )
+    values = _encode(arrays[target], meta.classes) - 1 if classes else arrays[target]
     codes = [_encode(arrays[name], vocabulary) for name, vocabulary in vocabularies.items()]
     numbers = stack([arrays[name] for name in numeric], len(parts), np.float64)
     table = Table(
@@ -240,6 +252,8 @@ def _check(
     for name, values in arrays.items():
         if name not in categorical and (name != target or task == "regression"):
             _check_numbers(name, values, missing_allowed=name != target)
+    if task == "classification" and (arrays[target] == "").any():
+        raise ValueError(_missing_target_text(target))
     learned = arrays[target][split == TRAIN]
     if len(np.unique(learned)) < 2 or (task == "regression" and not value_range(learned)):
         what = "class" if task == "classification" else "value"
@@ -266,7 +280,11 @@ def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool
     if np.isinf(as_stored).any():
         raise ValueError(f"{name!r} has values that are infinite or too large for float32")
     if not missing_allowed and np.isnan(as_stored).any():
-        raise ValueError(f"the target {name!r} has missing values; leave these rows out")
+        raise ValueError(_missing_target_text(name))
+
+
+def _missing_target_text(name: str) -> str:
+    return f"the target {name!r} has missing values; leave these rows out"
 
 
 def category(text: str) -> str:
@@ -304,20 +322,30 @@ def _value_ranges(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(varies, high - low, 0.0)
 
 
-def _without_blanks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.char.strip(values, BLANKS) if values.dtype.kind == "U" else values
-
-
-def _vocabulary(values: npt.NDArray[Any]) -> list[str]:
-    """Return the distinct values as text, in the order of the values: 9 before 10."""
-    return [*dict.fromkeys(category(str(value)) for value in np.unique(values).tolist())]
-
-
-def _encode(values: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.int32]:
-    codes = category_codes(vocabulary)
+def _texts(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the names of categories [n]; the empty text for a missing value."""
+    if values.ndim != 1 or values.dtype.kind == "O":  # may have values that can't be sorted
+        return np.array([*map(_text, values.tolist())], str) if values.ndim == 1 else values
     different, where = np.unique(values, return_inverse=True)
-    table = np.array([codes.get(category(str(value)), 0) for value in different.tolist()], np.int32)
-    return table[where]
+    return np.array([*map(_text, different.tolist())], str)[where]
+
+
+def _text(value: object) -> str:
+    if value is None or value != value:  # NaN
+        return ""
+    return str(value).lower() if isinstance(value, bool) else category(str(value).strip(BLANKS))
+
+
+def _vocabulary(texts: npt.NDArray[Any], *, are_numbers: bool) -> list[str]:
+    """Return the distinct texts but the empty one; numbers by size, 9 before 10."""
+    found = [text for text in np.unique(texts).tolist() if text]
+    return sorted(found, key=Decimal) if are_numbers else found
+
+
+def _encode(texts: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.int32]:
+    codes = category_codes(vocabulary)
+    different, where = np.unique(texts, return_inverse=True)
+    return np.array([codes.get(text, 0) for text in different.tolist()], np.int32)[where]
 
 
 def category_codes(vocabulary: Sequence[str]) -> dict[str, int]:

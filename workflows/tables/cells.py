@@ -225,9 +225,9 @@ def kind_now(values: pl.Series, kind: str) -> str:
 
 def texts(values: pl.Series, kind: str) -> pl.Series:
     """Return cells as names of categories: 1.0 as "1", and booleans in lower case."""
-    found = values.cast(pl.String)
     if kind == "boolean":
-        return found.str.strip_chars().str.to_lowercase()
+        return _booleans(values)
+    found = values.cast(pl.String)
     floats = found.filter(found.str.contains(WHOLE)).unique().to_list()
     return found.replace({text: category(text) for text in floats}) if floats else found
 
@@ -319,8 +319,16 @@ def _hours(values: pl.Series) -> pl.Series:
     return values.to_physical().cast(pl.Float64) / _HOUR
 
 
-def _zero_or_one(values: pl.Series) -> pl.Series:
+def _booleans(values: pl.Series) -> pl.Series:
+    """Return "true" and "false" for booleans, for such texts, and for numbers 1 and 0."""
     words = values.cast(pl.String).str.strip_chars().str.to_lowercase()
+    if values.dtype.is_numeric():  # polars makes floats of numpy's booleans
+        return words.replace({"0": "false", "0.0": "false", "1": "true", "1.0": "true"})
+    return words
+
+
+def _zero_or_one(values: pl.Series) -> pl.Series:
+    words = _booleans(values)
     return words.replace_strict({"false": 0.0, "true": 1.0}, default=None, return_dtype=pl.Float64)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -47,24 +48,26 @@ class Feature:
         return not self.why
 
 
-def choose_feature(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
+def choose_feature(
+    values: pl.Series, override: Role | None, trained: pl.Series, numbered: Sequence[int]
+) -> Feature:
     """Return a column's role: the one that the study gives (`override`), or else an inferred role.
 
     A column that has a name but no values is ignored, even if the study gives it a role. `values`
     are the cells from `without_nulls`, converted if the study gives a format. `trained` is a mask
-    of the training rows.
+    of the training rows. `numbered` has the rows' numbers in the file.
     """
     is_named = values.name and not UNNAMED.fullmatch(values.name)
     if values.null_count() == len(values) and override != "ignore" and is_named:
         return Feature(role="ignore", values=values, why="it has no values")
-    found = _choose_feature(values, override)
+    found = _choose_feature(values, override, numbered)
     if found.role == "ignore":
         return found
     why = _reason_unused(found.values, found.kind, found.role, trained)
     return replace(found, why=why, note="") if why else found
 
 
-def _choose_feature(values: pl.Series, override: Role | None) -> Feature:
+def _choose_feature(values: pl.Series, override: Role | None, numbered: Sequence[int]) -> Feature:
     if override == "ignore":
         return Feature(role="ignore", values=values, why="the study says so")
     kind, found = cells.recognise(values)
@@ -78,16 +81,18 @@ def _choose_feature(values: pl.Series, override: Role | None) -> Feature:
         return Feature(role="numeric", kind=override, values=values)
     if override == "numeric":
         return Feature(role="numeric", kind="number" if kind == "text" else kind, values=found)
-    return _infer_feature(values, kind, found)
+    return _infer_feature(values, kind, found, numbered)
 
 
-def _infer_feature(values: pl.Series, kind: str, found: pl.Series) -> Feature:
+def _infer_feature(
+    values: pl.Series, kind: str, found: pl.Series, numbered: Sequence[int]
+) -> Feature:
     written = almost = ""
     if kind == "text":
         written = date_format_advice(values) or number_format_advice(values)
         almost = "" if written else _almost_numbers(values)
         written = written or ("" if almost else unit_advice(values) or moments_advice(values))
-    if why := _useless_reason(found, kind):
+    if why := _useless_reason(found, kind, numbered):
         if kind == "text" and found.n_unique() > 1:
             why = f"it is {written}" if written else why + almost
         return Feature(role="ignore", values=values, why=why)
@@ -99,21 +104,21 @@ def _infer_feature(values: pl.Series, kind: str, found: pl.Series) -> Feature:
     return Feature(role="numeric", kind=kind, values=found)
 
 
-def _useless_reason(values: pl.Series, kind: str) -> str:
+def _useless_reason(values: pl.Series, kind: str, numbered: Sequence[int]) -> str:
     if not values.name or UNNAMED.fullmatch(values.name):
         return "it has no name"
     present = values.drop_nulls()
     if kind == "text" and present.n_unique() == len(present) >= _FEWEST:
         return "its text is different in every row: an id"
-    if kind == "number" and len(values) >= _FEWEST and _counts_rows(values):
+    if kind == "number" and len(values) >= _FEWEST and _counts_rows(values, numbered):
         return "it numbers the rows"
     return ""
 
 
-def _counts_rows(values: pl.Series) -> bool:
-    if values.null_count() or values[-1] - values[0] != len(values) - 1:
+def _counts_rows(values: pl.Series, numbered: Sequence[int]) -> bool:
+    if values.null_count() or values[-1] - values[0] != numbered[-1] - numbered[0]:
         return False
-    return bool((values.diff().drop_nulls() == 1).all())
+    return bool((values - values[0] == pl.Series(numbered) - numbered[0]).all())
 
 
 def _almost_numbers(values: pl.Series) -> str:

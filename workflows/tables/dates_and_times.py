@@ -7,6 +7,7 @@ possible, the advice names the strftime format to write in `table.columns`.
 from __future__ import annotations
 
 import itertools
+import re
 
 import polars as pl
 
@@ -54,6 +55,7 @@ _ZONED = (  # without a zone a moment is in UTC
     "(?:UTC|GMT)?(?<hours>[-+](?:0[0-9]|1[0-4])):?(?<minutes>[0-5][0-9])?(?: UTC)?)$"
 )
 _MINUTE = 60_000_000  # µs
+_HOURS, _MINUTES = re.compile("%[-_0]?[HIkl]"), re.compile("%[-_0]?[MTRXcrs+]")
 
 # Texts that people may mean as dates, and the possible formats.
 _MONTHS_ABROAD = "jan|feb|fév|mar|mär|mrz|apr|avr|abr|may|mai|maj|jun|juin|jul|juil|aug|aoû|ago"
@@ -99,11 +101,16 @@ def moments(values: pl.Series) -> pl.Series:
 
 
 def parse_moments(values: pl.Series, form: str) -> pl.Series:
-    """Return texts or numbers as dates with times in UTC, read with the strftime format `form`."""
+    """Return texts or numbers as dates with times in UTC, read with the strftime format `form`.
+
+    Raises polars' ComputeError if polars can't read dates with `form`.
+    """
     whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
     plain = whole.cast(pl.String).str.strip_chars()
     if "%Y" in form:  # so that a year of two digits is not read as one before 100
         plain = plain.set(~plain.str.contains("[0-9]{4}").fill_null(value=False), None)
+    if _HOURS.search(form) and not _MINUTES.search(form):  # polars needs both
+        plain, form = plain + ":00", f"{form}:%M"
     if "z" not in form:
         return plain.str.to_datetime(form, time_unit="us", strict=False)
     found = plain.str.to_datetime(form, time_unit="us", time_zone="UTC", strict=False)

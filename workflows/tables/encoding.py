@@ -15,18 +15,20 @@ from trialfleet.workflows.tables.csv_rows import TableError
 
 
 def encode(
-    rows: pl.DataFrame, columns: Columns, numbered: Sequence[int]
+    rows: pl.DataFrame, columns: Columns, numbered: Sequence[int], *, converted: bool = False
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
     """Return rows as two arrays: the numeric columns, and the codes of the categorical columns.
 
-    `rows` come from `cells.without_nulls`. `numbered` has the rows' numbers in the file, for error
+    `rows` come from `cells.without_nulls`. If `converted`, floats in them may be dates or times
+    that `choose_feature` has converted. `numbered` has the rows' numbers in the file, for error
     messages. TableError if a numeric column has cells that can't be converted. The message names
     the first such cell of each column.
     """
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []
     for name in columns.numeric:
-        kind = cells.kind_now(rows[name], columns.kinds.get(name, "number"))
+        kind = columns.kinds.get(name, "number")
+        kind = cells.kind_now(rows[name], kind) if converted else kind
         try:
             found = to_numbers(rows[name], kind, numbered)
         except TableError as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from polars.exceptions import PolarsError
 
 from trialfleet.nodes.tabular.table import (
     TEST,
@@ -100,7 +101,7 @@ def build_table(
     classes = goal.values if goal.classes else None
     split = split_rows(rows, options.split, classes, seed, numbered)
     _check_parts(split, goal, target)
-    features = _choose_features(rows, target, options, pl.Series(split == TRAIN))
+    features = _choose_features(rows, target, options, pl.Series(split == TRAIN), numbered)
     table = _encode(rows, features, goal, split, target, options.null_values, numbered)
     used = [name for name, feature in features.items() if feature.is_used]
     notes = {name: feature.note for name, feature in features.items() if feature.note}
@@ -159,7 +160,12 @@ def _read_by_forms(
 ) -> pl.DataFrame:
     forms = {name: role for name, role in roles.items() if is_form(role)}
     for name, form in forms.items():
-        to_numbers(rows[name], form, numbered, WAYS_OUT)
+        try:
+            to_numbers(rows[name], form, numbered, WAYS_OUT)
+        except PolarsError as error:
+            raise TableError(
+                f"table.columns: no dates of {name!r} can be read with {form!r}: {error}"
+            ) from error
     return rows.with_columns(cells.convert_format(rows[name], form) for name, form in forms.items())
 
 
@@ -214,7 +220,11 @@ def _check_columns(names: Sequence[str], target: str | None, options: TableOptio
 
 
 def _choose_features(
-    rows: pl.DataFrame, target: str, options: TableOptions, trained: pl.Series
+    rows: pl.DataFrame,
+    target: str,
+    options: TableOptions,
+    trained: pl.Series,
+    numbered: Sequence[int],
 ) -> dict[str, Feature]:
     found: dict[str, Feature] = {}
     for name in rows.columns:
@@ -224,7 +234,7 @@ def _choose_features(
         if name in options.split.own_columns and (override is None or is_form(override)):
             found[name] = Feature(role="ignore", values=rows[name], why="it only splits the rows")
         else:
-            found[name] = choose_feature(rows[name], override, trained)
+            found[name] = choose_feature(rows[name], override, trained, numbered)
     if not any(feature.is_used for feature in found.values()):
         why = "; ".join(f"{name!r}: {feature.why}" for name, feature in found.items())
         raise TableError(f"no column is left from which to predict {target!r}. {why}".strip())
@@ -266,7 +276,7 @@ def _encode(
         empty=[name for name in features if rows[name].null_count() == len(rows)],
     )
     understood = pl.DataFrame([features[name].values for name in columns.needed_columns])
-    numeric, categorical = encode(understood, columns, numbered)
+    numeric, categorical = encode(understood, columns, numbered, converted=True)
     return Table(
         columns=columns,
         numeric=to_float32(numeric, split == TRAIN),

@@ -48,6 +48,12 @@ def read_target(
     if kind is None or kind in {"date", "time"}:
         held = "dates" if kind == "date" else "times" if kind == "time" else str(values.dtype)
         raise TableError(f"the target {values.name!r} holds {held}; it must be numbers or classes")
+    if (unread := (found.is_null() & values.is_not_null()).arg_true()).len():  # such as "NaN"
+        first = unread[0]
+        raise TableError(
+            f"row {numbered[first]} below the header: the target {values.name!r} is "
+            f"{values[first]!r}. {WAYS_OUT}"
+        )
     inferred = wanted == "auto"
     slip = _almost_numeric_text(values, kind, numbered) if inferred else ""
     if kind == "text" and inferred:

@@ -205,6 +205,36 @@ def test_a_file_of_rows_that_cant_be_used_is_named(
     assert words in result.stderr
 
 
+def test_rows_from_python_may_mix_types(tmp_path: Path) -> None:
+    rows = {
+        "y": [i % 7 + 0.5 for i in range(60)],
+        "when": [dt.date(2026, 1, 1 + i % 28) for i in range(60)],
+        "vip": [i % 3 == 0 for i in range(60)],
+    }
+    made, _ = build_table(pl.DataFrame(rows), "y", TableOptions(), 0)
+    given = [
+        {"when": dt.date(2026, 1, 5), "vip": True},
+        {"when": "2026-01-05", "vip": np.bool_(1)},
+        {"when": dt.datetime(2026, 1, 5), "vip": 1},
+        {"when": np.datetime64("2026-01-05"), "vip": "true"},
+    ]
+    for each in [*([row] for row in given), given[:2], given[:3:2], given[1:3]]:
+        frame = prediction_file.frame_of_rows(each)
+        numeric, categorical = encode(cells.without_nulls(frame, []), made.columns, range(9))
+        assert (numeric[:, 0] == (dt.date(2026, 1, 5) - dt.date(1970, 1, 1)).days).all()
+        assert (categorical[:, 0] == 2).all()
+
+
+@pytest.mark.parametrize("unused", [[dt.timedelta(1)], [b"x"], [[1]]])
+def test_a_column_that_csv_can_not_hold_is_refused(
+    model: Path, tmp_path: Path, unused: list[Any]
+) -> None:
+    file = tmp_path / "rows.parquet"
+    pl.DataFrame({"number": [1.0], "kind": ["a"], "unused": unused}).write_parquet(file)
+    with pytest.raises(ValueError, match="CSV can't hold the columns unused"):
+        prediction_file.predict_file(model, file, io.StringIO())
+
+
 def test_rows_from_python_need_every_column(model: Path) -> None:
     with pytest.raises(ValueError, match="there is no column kind"):
         prediction_file.predict(model, [{"number": "1"}, {"number": "2"}])

@@ -71,6 +71,32 @@ def test_classes_are_in_order_of_their_values_not_of_their_text(tmp_path: Path) 
     assert found.target.tolist() == [2, 1, 2, 1, 0]
 
 
+@pytest.mark.parametrize("values", [["UA", None, "A "], ["UA", math.nan, "A "]])
+def test_missing_categories_of_any_kind_are_unknown(tmp_path: Path, values: list[Any]) -> None:
+    found = write(
+        tmp_path / "t.npz", {**COLUMNS, "carrier": np.array([*values, "", "A"], dtype=object)}
+    )
+    assert found.columns.categorical["carrier"] == ["A", "UA"]
+    assert found.categorical[:, 0].tolist() == [2, 0, 1, 0, 1]
+    found = write(tmp_path / "t.npz", {**COLUMNS, "carrier": [4.0, math.nan, 10.0, 9.0, 4.0]})
+    assert found.columns.categorical["carrier"] == ["4", "10"]
+    assert found.categorical[:, 0].tolist() == [1, 0, 2, 0, 1]
+
+
+def test_booleans_are_categories_that_a_prediction_knows(tmp_path: Path) -> None:
+    found = write(tmp_path / "t.npz", {**COLUMNS, "carrier": [True, False, True, False, True]})
+    assert found.columns.categorical["carrier"] == ["false", "true"]
+    assert found.columns.kinds == {"carrier": "boolean"}
+
+
+@pytest.mark.parametrize(
+    "classes", [["no", None, "no", "yes", "no"], [0.0, 1.0, 0.0, math.nan, 1.0]]
+)
+def test_missing_classes_are_refused(tmp_path: Path, classes: list[Any]) -> None:
+    with pytest.raises(ValueError, match="'late' has missing values; leave these rows out"):
+        write(tmp_path / "t.npz", {**COLUMNS, "late": classes})
+
+
 def test_blanks_around_categories_and_classes_are_ignored(tmp_path: Path) -> None:
     padded = {"carrier": ["a ", "b", " a", "b", "a"], "late": ["x", "y", "x ", "y", "x"]}
     found = write(tmp_path / "t.npz", {**COLUMNS, **padded})

@@ -19,7 +19,7 @@ from tests.unit.plan.test_tables import FEATURE, ROWS, TARGET, built, cycle, pro
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import csv_rows
 from trialfleet.workflows.tables.cells import numbers, without_nulls
-from trialfleet.workflows.tables.csv_rows import opened_csv
+from trialfleet.workflows.tables.csv_rows import TableError, opened_csv
 from trialfleet.workflows.tables.encoding import encode
 from trialfleet.workflows.tables.reading import read_rows
 from trialfleet.workflows.tables.table_from_rows import build_table
@@ -428,3 +428,36 @@ def test_the_documented_forms_of_dates_are_read() -> None:
         assert found.numeric == ["c"], form
     _, found = built({**TARGET, "c": cycle("10:30", "10:30:59.5")})
     assert found.numeric == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("form", "cells"),
+    [
+        ("%Y%m%d%H", [2026010113, 2026010114, 2026020100]),
+        ("%d.%m.%Y %H Uhr", ["01.01.2026 13 Uhr", "01.01.2026 14 Uhr", "01.02.2026 00 Uhr"]),
+    ],
+)
+def test_a_date_may_have_an_hour_without_minutes(form: str, cells: list[Any]) -> None:
+    rows = {"y": [0.5, 1.5, 2.5] * 10, "when": cells * 10}
+    options = TableOptions.model_validate({"columns": {"when": form}})
+    made, _ = build_table(pl.DataFrame(rows), "y", options, 0)
+    days = (dt.date(2026, 1, 1) - dt.date(1970, 1, 1)).days
+    expected = [days + 13 / 24, days + 14 / 24, days + 31]
+    np.testing.assert_allclose(made.numeric[:3, 0], expected, atol=1e-3)
+
+
+def test_a_form_that_no_date_can_have_is_refused() -> None:
+    options = TableOptions.model_validate({"columns": {"when": "%Y-%m-%d %p"}})
+    with pytest.raises(TableError, match=r"table.columns: .*'when' .*'%Y-%m-%d %p'"):
+        build_table(
+            pl.DataFrame({"y": [0.5, 1.5] * 9, "when": ["2026", "2027"] * 9}), "y", options, 0
+        )
+
+
+def test_floats_of_a_form_mean_in_prediction_what_they_meant_in_training() -> None:
+    days = [None if i == 5 else 20260101.0 + i % 28 for i in range(60)]
+    frame = pl.DataFrame({"y": [i % 7 + 0.5 for i in range(60)], "when": days})
+    options = TableOptions.model_validate({"columns": {"when": "%Y%m%d"}})
+    made, _ = build_table(frame, "y", options, 0)
+    numeric, _ = encode(without_nulls(frame, []), made.columns, range(60))
+    np.testing.assert_array_equal(numeric, made.numeric)

@@ -257,6 +257,11 @@ def test_rows_without_a_target_are_left_out_and_counted() -> None:
             {"task": "classification"},
             "row 2 below the header, column 'y': '-inf' is infinite or too large",
         ),
+        (
+            {"y": cycle("1.5", "2", "-999", "NaN")},
+            {"null_values": ["-999"]},
+            "row 4 below the header: the target 'y' is 'NaN'. If it stands for a missing value",
+        ),
     ],
 )
 def test_a_target_that_cannot_be_learned_is_refused(
@@ -280,6 +285,12 @@ def test_all_missing_columns_are_reported_with_suggestions() -> None:
     assert "no column is left from which to predict 'y'. 'c': it is the same" in problem_of(
         {**TARGET, "c": cycle(1)}
     )
+
+
+def test_row_numbers_are_ignored_even_if_targets_are_missing() -> None:
+    targets = [None if i == 17 else i % 3 * 0.5 for i in range(ROWS)]
+    _, found = built({"y": targets, "id": [*range(7, 7 + ROWS)], **FEATURE})
+    assert found.ignored == {"id": "it numbers the rows"}
 
 
 # Missing values
@@ -576,5 +587,5 @@ def test_encoding_rows_of_text_gives_what_the_table_has(rows: list[tuple[float, 
     frame = pl.DataFrame({"x": [repr(x) for x, _ in rows], "k": [k for _, k in rows]})
     numeric, categorical = encode(cells.without_nulls(frame, []), columns, range(1, len(frame) + 1))
     np.testing.assert_array_equal(numeric[:, 0], np.array([x for x, _ in rows], np.float32))
-    values = table._without_blanks(np.array([k for _, k in rows]))
+    values = table._texts(np.array([k for _, k in rows]))
     assert categorical[:, 0].tolist() == table._encode(values, ["", "a", "b"]).tolist()

@@ -234,7 +234,7 @@ def test_a_champion_is_accurate_on_new_rows_with_reordered_columns(
         ),
         (
             {"y": np.where(np.arange(ROWS) % 2 == 0, "yes", "no")},
-            "the model doesn't know the class 'no', 'yes' of 'y'; it knows 'False', 'True'",
+            "the model doesn't know the class 'no', 'yes' of 'y'; it knows 'false', 'true'",
         ),
     ],
 )

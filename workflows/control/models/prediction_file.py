@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+import numpy as np
 import polars as pl
 
 from trialfleet.spelling import did_you_mean
@@ -19,7 +20,6 @@ from trialfleet.workflows.tables.reading import PARQUET, read_rows
 _PREDICTED = "\0"  # a name that no column of a file can have
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from trialfleet.nodes.tabular.predict import Model
@@ -47,8 +47,21 @@ def predict(
     """
     from trialfleet.nodes.tabular.predict import load_model
 
-    frame = pl.DataFrame(list(rows), infer_schema_length=None, strict=False)
-    return predict_frame(load_model(Path(folder)), frame)
+    return predict_frame(load_model(Path(folder)), frame_of_rows(list(rows)))
+
+
+def frame_of_rows(rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
+    """Return rows as a frame. A column may have dates and texts, or other types together."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pl.DataFrame(
+        [pl.Series(name, [_plain(row.get(name)) for row in rows], strict=False) for name in names]
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.datetime64):  # polars can't convert it
+        return value.astype("datetime64[us]").item()
+    return value
 
 
 def predict_frame(model: Model, frame: pl.DataFrame) -> list[float] | list[str]:
@@ -141,10 +154,13 @@ def _copy(
     csv.writer(out, lineterminator="\n").writerow([*header, f"predicted_{model.columns.target}"])
     count = 0
     for frame in frames:
-        if nested := [name for name, kind in frame.schema.items() if kind.is_nested()]:
+        if unfit := [
+            f"{name} ({kind})"
+            for name, kind in frame.schema.items()
+            if kind.is_nested() or kind in (pl.Duration, pl.Binary, pl.Object)
+        ]:
             raise ValueError(
-                f"CSV can't hold the columns {', '.join(nested)}, because their cells are lists; "
-                "remove these columns from the rows"
+                f"CSV can't hold the columns {', '.join(unfit)}; remove these columns from the rows"
             )
         predicted = _predict_frame(model, frame, count + 1, unknown)
         values = pl.Series(_PREDICTED, _round_predictions(model, predicted))
