@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import IntEnum
 from itertools import takewhile
 from json.scanner import make_scanner
@@ -327,7 +327,10 @@ def _number(value: float | None, kind: str) -> float:
 
 
 def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+    """Return a stored time, which is in UTC, in local time without a zone, as Optuna does."""
+    if text is None:
+        return None
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import math
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -89,6 +90,16 @@ def fields(trials: list[StoredTrial] | list[FrozenTrial]) -> list[tuple[object, 
     return [tuple(getattr(t, name) for name in FIELDS) for t in trials]
 
 
+@pytest.fixture(params=["UTC", "America/New_York", "Asia/Kolkata"])
+def _zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_zone")
 @pytest.mark.parametrize("of_url", [False, True])
 def test_a_file_is_read_as_optuna_reads_it(
     storage: BaseStorage, file: Path, *, of_url: bool

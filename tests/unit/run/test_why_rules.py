@@ -336,7 +336,7 @@ def test_why_explains_published_and_rejected_models() -> None:
     unmeasured = kept_for("the gate's job failed: exit code 1")
     assert region(**published, records=RegionRecords(verdict=unmeasured)).kind is Kind.GATE_FAILED
     later = region(**published, not_latest="latest stays with r2: planned later; to change that: x")
-    assert (later.kind, later.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
+    assert (later.kind, later.command) == (Kind.NOT_LATEST, "trialfleet promote /m/A/r1")
     assert "to change that" not in later.why
     assert not later.notes
     day = region(**published, not_latest="latest stays with r2: r1 is of an earlier day; to x")
@@ -344,7 +344,7 @@ def test_why_explains_published_and_rejected_models() -> None:
     assert note.startswith("the age of a backfilled day's model counts from the end of that day")
     moved = Change(run="r0", previous="r1", time=NOW.isoformat(), by="rollback")
     back = region(**published, moved=moved)
-    assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
+    assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote /m/A/r1")
     current = "the model of r0 has been current since 2026-11-20 "
     assert back.why.startswith(f"its model was rolled back: {current}")
 
@@ -379,7 +379,7 @@ def test_the_advice_on_a_rejected_model_depends_on_the_reason(why: str, step: st
     kept = RegionRecords(verdict=kept_for(why))
     answer = region(stage=Stage.KEPT, published="/m/A/r1", records=kept)
     assert "kept the current model (run r0) instead of this one" in answer.why
-    assert answer.lines()[1] == f"next: {step}: trialfleet promote r1/A"
+    assert answer.lines()[1] == f"next: {step}: trialfleet promote /m/A/r1"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from datetime import date
 from os import PathLike
@@ -87,7 +88,7 @@ def _plan(
     _check_export(study)
     costs = past_costs(study) if study.has_budget_in_usd else None
     previous = previous_tasks(study)
-    place = None if out is None else Path(out)
+    place = None if out is None else Path(os.path.abspath(out))  # noqa: PTH100 - links stay
     if run is None:
         claim = claim_run(study, place)
     else:

@@ -106,6 +106,8 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
                 "name a run's folder, or plan a run with: trialfleet plan STUDY"
             )
         return _newest(runs, planned=planned).folder
+    if not name:  # such as an unset variable of a shell
+        raise InputError("the name of the run is empty; name a run's folder, a run or a study")
     matches = [] if _is_place(name) else _find_by_name(name, runs, planned=planned)
     if len(matches) == 1:
         return matches[0].folder

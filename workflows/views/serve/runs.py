@@ -33,7 +33,8 @@ class Runs:
     """
 
     def __init__(self, named: Path | None = None) -> None:
-        self._only = KnownRun(named.name, open_run(named)) if named else None
+        opened = open_run(named) if named else None
+        self._only = KnownRun(opened.root.name, opened) if opened else None
         self._looked = float("-inf")
         self._newest: KnownRun | None = None
 

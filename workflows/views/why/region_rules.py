@@ -15,13 +15,14 @@ from pathlib import Path
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
-from trialfleet.workflows.facts.models.approval import without_command
+from trialfleet.workflows.facts.models.approval import promote_command, without_command
 from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.rules.gate_decision import kept_words
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.rules.useless_resume import ALIKE, LEFT_NO_MODEL
+from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import RegionFacts, RunFacts
 from trialfleet.workflows.views.why.failure_advice import advise, find_blame, kind_of_attempt
@@ -49,7 +50,7 @@ def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
     """Return why a region is in its state."""
     found = (
         (region.day and explain_day(region.day, run.frozen.study_file))
-        or _ended_well(run, region)
+        or _ended_well(region)
         or owned_elsewhere(run)
         or _explain_failed(run, region)
         or _explain_removed(run, region)
@@ -95,17 +96,17 @@ def explain_day(day: Outcome, study_file: str) -> Answer:
 # --- its end --------------------------------------------------------------------------------------
 
 
-def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _ended_well(region: RegionFacts) -> Answer | None:
     if region.stage is Stage.TUNED:
         return Answer(Kind.WELL, Blame.NOBODY, "it is tuned: all trials have ended")
     if not region.stage.has_model:
         return None
     if region.moved and Path(region.published or "").name == region.moved.previous:
-        return _explain_no_longer_current(run, region, region.moved)
+        return _explain_no_longer_current(region, region.moved)
     if region.moved and region.moved.by != "publish" and region.moved.time:
         return _chosen_by_person(region, region.moved)
     if region.records.verdict and not region.records.verdict.promoted:
-        return _explain_rejected(run, region, region.records.verdict)
+        return _explain_rejected(region, region.records.verdict)
     if region.not_latest:
         why = without_command(region.not_latest)
         answer = Answer(
@@ -113,7 +114,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
             Blame.PERSON if region.awaits_approval else Blame.NOBODY,
             why,
             "to make it the current model",
-            _promote(run, region),
+            _promote(region),
         )
         return replace(answer, notes=(*((_BY_DAYS,) if _DAYS.search(why) else ()), *_notes(region)))
     why = f"its model is published and current: {region.published}"
@@ -126,7 +127,7 @@ def _chosen_by_person(region: RegionFacts, moved: Change) -> Answer:
     return Answer(Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
 
-def _explain_no_longer_current(run: RunFacts, region: RegionFacts, moved: Change) -> Answer:
+def _explain_no_longer_current(region: RegionFacts, moved: Change) -> Answer:
     if moved.by == "publish":
         current = f"the model of {moved.run} has been current {_since_text(moved)}"
         why = f"its model is published; {current}"
@@ -138,7 +139,7 @@ def _explain_no_longer_current(run: RunFacts, region: RegionFacts, moved: Change
         f"its model {how}: the model of {moved.run} has been current {_since_text(moved)}"
         f"{_had_kept(region)}",
         "to make it current again",
-        _promote(run, region),
+        _promote(region),
     ).with_evidence(region.published or "")
 
 
@@ -172,9 +173,9 @@ def _notes(region: RegionFacts) -> tuple[str, ...]:
     return tuple(filter(None, (region.holdout, region.changed, region.checks)))
 
 
-def _explain_rejected(run: RunFacts, region: RegionFacts, verdict: Verdict) -> Answer:
+def _explain_rejected(region: RegionFacts, verdict: Verdict) -> Answer:
     why, kept = verdict.why, kept_words(verdict.champion_run)
-    promote = _promote(run, region)
+    promote = _promote(region)
     all_the_same = "to use the new model anyway"
     if _UNMEASURED.search(why):
         sentence = f"its new model could not be measured, so the gate {kept}: {why}"
@@ -202,8 +203,8 @@ def _missing_columns_text(why: str) -> str:
     )
 
 
-def _promote(run: RunFacts, region: RegionFacts) -> str:
-    return f"trialfleet promote {shlex.quote(f'{run.frozen.run}/{region.name}')}"
+def _promote(region: RegionFacts) -> str:
+    return shorten_promote(promote_command(Path(region.published or "")))
 
 
 def _explain_failed(run: RunFacts, region: RegionFacts) -> Answer | None:
