@@ -101,6 +101,15 @@ def test_a_folder_is_taken_as_it_is(here: Path) -> None:
     assert find_run("./nightly") == Path("nightly")
 
 
+@pytest.mark.usefixtures("here")
+def test_an_empty_name_is_refused_although_every_name_begins_with_it() -> None:
+    for run in runs_here()[1:]:
+        shutil.rmtree(run.folder)
+    assert len(runs_here()) == 1
+    with pytest.raises(InputError, match="the name of the run is empty"):
+        find_run("")
+
+
 @pytest.mark.parametrize("name", ["2026", "nightly", "2026-11-20T1"])
 def test_an_ambiguous_run_name_lists_the_matching_runs(here: Path, name: str) -> None:
     with pytest.raises(InputError, match=f"{name!r} may be any of") as caught:

@@ -104,6 +104,15 @@ def test_a_run_in_a_folder_of_its_own_has_that_folders_name(place: Path) -> None
     assert plan(study, out="mine and others").run_id == SECOND  # no id of a run
 
 
+def test_an_error_names_a_relative_out_and_leaves_no_claim(place: Path) -> None:
+    study = make_study(place)
+    plan(study, out="mine")
+    before = sorted(place.rglob("*"))
+    with pytest.raises(InputError, match="mine"):
+        plan(study, out="mine")
+    assert sorted(place.rglob("*")) == before
+
+
 def test_a_run_of_two_names_is_refused(place: Path) -> None:
     (place / "study.yaml").write_text("")
     words = ["plan", "study.yaml", "--run-id", "r1", "--out", "runs/mine"]
