@@ -31,7 +31,7 @@ TRAIN, VALIDATION, TEST = 0, 1, 2
 WHOLE = r"^-?(0|[1-9][0-9]*)(\.[0-9]*|(\.[0-9]+)?[eE]\+[0-9]{1,2})$"
 BLANKS = " \t\n\v\f\r\u00a0"  # characters that are removed at both ends of a text
 _ROUNDING = 1e-3  # maximum rounding error of float32, relative to a column's spread
-_BOOLEANS = {"true", "false"}
+_BOOLEANS = {"true", "false", ""}
 SAME = 1e-14  # numbers that differ by less, relative to the largest, count as equal
 
 Task = Literal["classification", "regression"]
@@ -135,8 +135,8 @@ def write_table(
         task: "classification" or "regression".
         split: for each row TRAIN, VALIDATION or TEST.
         categorical: the columns with categories. Their values become text, such as "4" for 4.0 and
-            "true" for True, without blanks at the ends. A value counts as unknown if no training
-            row has it, or if it is missing: None, NaN or the empty text.
+            "true" for True, without blanks at the ends. A missing value, None or NaN, becomes the
+            empty text. A value counts as unknown if no training row has it.
 
     Raises:
         ValueError: the table is not valid. The message names the column and the fault.
@@ -337,9 +337,9 @@ def _text(value: object) -> str:
 
 
 def _vocabulary(texts: npt.NDArray[Any], *, are_numbers: bool) -> list[str]:
-    """Return the distinct texts but the empty one; numbers by size, 9 before 10."""
-    found = [text for text in np.unique(texts).tolist() if text]
-    return sorted(found, key=Decimal) if are_numbers else found
+    """Return the distinct texts in order; numbers by size, 9 before 10."""
+    found: list[str] = np.unique(texts).tolist()
+    return sorted(found, key=lambda text: Decimal(text or "-inf")) if are_numbers else found
 
 
 def _encode(texts: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.int32]:

@@ -72,15 +72,17 @@ def test_classes_are_in_order_of_their_values_not_of_their_text(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("values", [["UA", None, "A "], ["UA", math.nan, "A "]])
-def test_missing_categories_of_any_kind_are_unknown(tmp_path: Path, values: list[Any]) -> None:
+def test_missing_categories_of_any_kind_are_the_empty_text(
+    tmp_path: Path, values: list[Any]
+) -> None:
     found = write(
         tmp_path / "t.npz", {**COLUMNS, "carrier": np.array([*values, "", "A"], dtype=object)}
     )
-    assert found.columns.categorical["carrier"] == ["A", "UA"]
-    assert found.categorical[:, 0].tolist() == [2, 0, 1, 0, 1]
+    assert found.columns.categorical["carrier"] == ["", "A", "UA"]
+    assert found.categorical[:, 0].tolist() == [3, 1, 2, 1, 2]
     found = write(tmp_path / "t.npz", {**COLUMNS, "carrier": [4.0, math.nan, 10.0, 9.0, 4.0]})
-    assert found.columns.categorical["carrier"] == ["4", "10"]
-    assert found.categorical[:, 0].tolist() == [1, 0, 2, 0, 1]
+    assert found.columns.categorical["carrier"] == ["", "4", "10"]
+    assert found.categorical[:, 0].tolist() == [2, 1, 3, 0, 2]
 
 
 def test_booleans_are_categories_that_a_prediction_knows(tmp_path: Path) -> None:
