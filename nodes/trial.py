@@ -509,6 +509,9 @@ def _take_up(order: dict[str, str]) -> None:
     os.environ["TRIALFLEET_TRIAL"] = order["trial"]
     for name, descriptor in (("out", 1), ("err", 2)):
         file = os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        if file == descriptor:  # the trial before had closed it
+            os.set_inheritable(file, True)  # noqa: FBT003
+            continue
         os.dup2(file, descriptor)
         os.close(file)
 

@@ -213,6 +213,8 @@ def _read_members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
     long_name = ""
     while (block := _read(package, tarfile.BLOCKSIZE)).strip(b"\0"):
         header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+        if header.size < 0:
+            raise DamagedPackageError("the size of a file is negative")
         if header.type == tarfile.GNUTYPE_LONGNAME:
             if header.size > _LONGEST_NAME:
                 raise DamagedPackageError("the name of a file is too long")

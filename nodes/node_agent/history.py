@@ -29,8 +29,9 @@ ATTRIBUTES = (
     *("ClusterId", "ProcId", "CompletionDate"),
     *("ExitCode", "ExitBySignal", "ExitSignal", "VacateReasonCode"),
 )
-# Exit codes that are not the machine's fault: success, rejected parameters, a saved checkpoint.
-INNOCENT_CODES = (0, 64, 85)
+# Exit codes that are not the machine's fault: success, rejected parameters, the access point did
+# not answer, a saved checkpoint.
+INNOCENT_CODES = (0, 64, 75, 85)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ class PreviousTasks:
         """
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
-        key = space.model_dump_json()
+        # without constants, in which regions often differ
+        key = type(space).model_validate(dict(space.parameters)).model_dump_json()
         found = {task.name: model for task in self.tasks if (model := _model(key, task))}
         return (list(found), Teachers(list(found.values()))) if found else None
 

@@ -145,8 +145,9 @@ class Daily(Section):
 
         The run of a day is due from 5 minutes before its start time.
         """
-        today = self.today(now)
-        return today if self.start_time(today) <= now + EARLY else today - timedelta(days=1)
+        soon = now + EARLY
+        today = self.today(soon)  # at 23:56 the next day, whose run may start at midnight
+        return today if self.start_time(today) <= soon else today - timedelta(days=1)
 
     @property
     def tzinfo(self) -> tzinfo | None:

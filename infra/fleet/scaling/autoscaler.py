@@ -192,7 +192,7 @@ class Autoscaler:
         unfit = self._unfit.reason(phases, listed, now)
         decision = decide(demand, nodes, self._add_pauses(limits, unfit, now), now)
         self._cost_ledger.add_reasons(view.nodes, decision.terminate)
-        drained, refused = self._drain(decision, nodes)
+        drained, refused = self._drain(decision.drain[: draining.IN_A_STEP], nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
         launched = self._launch(decision, candidates, living, now)
         return replace(
@@ -225,7 +225,7 @@ class Autoscaler:
         reason = f"the run {self._run} is over"
         limits = self._limits([], nodes, "", 0, now)
         decision = left_alone(view.demand, nodes, limits, reason, now)
-        drained, refused = self._drain(decision, nodes)
+        drained, refused = self._drain(decision.drain, nodes)
         # A node was idle when it accepted the order to drain, and takes no jobs since.
         ending = replace(decision, terminate=(*decision.terminate, *drained))
         self._cost_ledger.add_reasons(view.nodes, ending.terminate)
@@ -357,10 +357,9 @@ class Autoscaler:
         return ended, limits, ""
 
     def _drain(
-        self, decision: Decision, nodes: Sequence[Node]
+        self, going: Sequence[Removal], nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
-        """Ask up to `IN_A_STEP` nodes to drain. Return those that agreed, and all refusals."""
-        going = decision.drain[: draining.IN_A_STEP]
+        """Ask nodes to drain. Return those that agreed, and all refusals."""
         machines = {node.id: node.machine for node in nodes if node.machine}
 
         def ask(removal: Removal) -> str:

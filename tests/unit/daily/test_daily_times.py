@@ -49,6 +49,18 @@ def test_a_day_is_due_from_its_time_on_in_its_zone(now: str, day: str) -> None:
     assert daily().due_day(at(now)) == date.fromisoformat(day)
 
 
+@pytest.mark.parametrize(
+    ("now", "day"),
+    [
+        ("2026-11-21T23:54", "2026-11-21"),
+        ("2026-11-21T23:56", "2026-11-22"),  # a scheduler whose clock is ahead
+        ("2026-11-22T00:00", "2026-11-22"),
+    ],
+)
+def test_a_day_that_starts_at_midnight_is_due_shortly_before(now: str, day: str) -> None:
+    assert daily(at="00:00", zone="UTC").due_day(at(now)) == date.fromisoformat(day)
+
+
 def test_the_next_start_is_after_now_also_where_clocks_change() -> None:
     assert next_start(daily(), at("2026-11-22T01:30")) == at("2026-11-23T01:30")
     assert next_start(daily(), at("2026-11-22T01:29")) == at("2026-11-22T01:30")

@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,26 @@ def test_a_publication_that_is_repeated_leaves_what_a_person_chose_meanwhile(
         again.not_latest or "",
     )
     assert f"trialfleet promote {again.path}" in (again.not_latest or "")
+
+
+def test_a_model_that_was_removed_meanwhile_is_not_made_current(
+    study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_on(MONDAY, "monday", study, best)
+    publish_on(MONDAY + timedelta(days=1), "tuesday", study, best)
+    models = models_folder_of(study)
+    lock = latest_module.models_lock
+
+    @contextmanager
+    def held_by_a_publication(folder: Path) -> Iterator[None]:
+        with lock(folder):
+            shutil.rmtree(models / "monday")
+            yield
+
+    monkeypatch.setattr(latest_module, "models_lock", held_by_a_publication)
+    with pytest.raises(InputError, match="monday"):
+        promote(models / "monday")
+    assert latest(study) == "tuesday"
 
 
 @pytest.mark.parametrize("by_a_person", [False, True])

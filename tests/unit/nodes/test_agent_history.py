@@ -20,6 +20,7 @@ FAILED = {
 INNOCENT = {
     "done": {"ExitCode": 0, "ExitBySignal": False},
     "parameters can't be trained": {"ExitCode": 64, "ExitBySignal": False},
+    "the access point did not answer": {"ExitCode": 75, "ExitBySignal": False},
     "checkpointed": {"ExitCode": 85, "ExitBySignal": False},
     "drained": {"ExitCode": 5, "ExitBySignal": False, "VacateReasonCode": 1014},
     "drained fast": {"ExitBySignal": True, "ExitSignal": 9, "VacateReasonCode": 1014},

@@ -51,6 +51,9 @@ def train(t):
         Path("waits").touch()
         while True:
             time.sleep(0.001)
+    if do == "close":
+        sys.stdout.flush()
+        os.close(1)
     if do == "restored":
         t.restore()
     if do == "stop":
@@ -175,6 +178,18 @@ def test_printed_output_stays_with_its_trial(
     stay.leave()
     assert (first / "out").read_text() == printed
     assert (second / "out").read_text() == "out of complete\n"
+
+
+def test_a_trial_that_closes_its_output_leaves_the_next_one_its_own(
+    program: list[str | Path], tmp_path: Path
+) -> None:
+    first, second = folder(tmp_path, "first", "close"), folder(tmp_path, "second", "c")
+    stay = Stay(program, first)
+    assert stay.read_end() == {"code": 0}
+    stay.give(second)
+    stay.read_end()
+    stay.leave()
+    assert "by C\n" in (second / "out").read_text()
 
 
 def test_a_trials_objects_are_freed_before_the_agent_learns_of_its_end(

@@ -346,6 +346,10 @@ def test_a_sparse_member_or_header_is_refused(tmp_path: Path) -> None:
         header = member("a", kind).tobuf(tarfile.GNU_FORMAT)
         with pytest.raises(DamagedPackageError, match="not a readable file or folder"):
             pack_and_unpack.unpack_file(io.BytesIO(header + bytes(1024)), tmp_path)
+    for kind in (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.GNUTYPE_LONGNAME):
+        header = member("a", kind, size=-1).tobuf(tarfile.GNU_FORMAT)
+        with pytest.raises(DamagedPackageError, match="size of a file is negative"):
+            pack_and_unpack.unpack_file(io.BytesIO(header + bytes(1024)), tmp_path)
     long = member("x", tarfile.GNUTYPE_LONGNAME, size=1 << 40).tobuf(tarfile.GNU_FORMAT)
     with pytest.raises(DamagedPackageError, match="too long"):
         pack_and_unpack.unpack_file(io.BytesIO(long), tmp_path)
@@ -385,6 +389,14 @@ def test_an_agents_package_is_unpacked_completely_and_without_links(tmp_path: Pa
     for folder in (name, "last"):
         assert (to / "checkpoint" / folder / "é").read_bytes() == b"\0" * 1000
     assert not any(path.is_symlink() for path in to.rglob("*"))
+
+
+def test_a_message_with_an_invalid_job_is_ignored(place: TrialFolder) -> None:
+    words = {"job": "12.0", "token": "", "turn": 1, "say": "ended", "trial": "trial"}
+    place.said.write_text(json.dumps(words))
+    assert read_last_message(place) is not None
+    place.said.write_text(json.dumps(words | {"job": "x"}))
+    assert read_last_message(place) is None
 
 
 @pytest.mark.parametrize("name", ["checkpoint.000001.000001.tar.part", "anything"])

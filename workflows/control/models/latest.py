@@ -110,6 +110,7 @@ def promote(model: Path, why: str = "") -> str | None:
     """
     place = check_published(model)
     with models_lock(place.parent):
+        check_published(place)  # a publication, which held the lock, may have removed it by `keep`
         link = place.parent / LATEST
         previous = history.current_run(link)
         switch(link, place.name, "promote", why)

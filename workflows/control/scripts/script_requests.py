@@ -219,8 +219,9 @@ class ScriptRequests:
 
     def handle_events(self) -> None:
         """Answer the jobs' agents that have sent messages."""
+        self._turns.note_messages()  # even without a database, or the descriptor stays readable
         if not self._other_owner():
-            self._turns.answer_messages()
+            self._turns.catch_up()
 
     def is_watching(self) -> bool:
         """Return whether reports of trials or messages of jobs' agents may still come."""

@@ -19,6 +19,7 @@ from trialfleet.objective import loss
 from trialfleet.optimizer.stopping.rule import Complete, Decision, Rule, build_curve, choose_stops
 from trialfleet.optimizer.stored_trials import is_stopped_early
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
+from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.jobs.progress import read_reports
 from trialfleet.workflows.status.attempts.outcome import read_stop
 
@@ -92,7 +93,7 @@ class EarlyStopping:
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False
-        running = self._studies.get_study(slug).running_nodes()
+        running = self._running(slug)
         reports = tuple(untrusted_files.file_stamp(files.trial(node).reports) for node in running)
         ordered = tuple(untrusted_files.file_size(files.trial(node).stop) > 0 for node in running)
         seen = (len(self._studies.get_study(slug).trials()) - len(running), reports, ordered)
@@ -104,7 +105,7 @@ class EarlyStopping:
         trials = self._studies.get_study(slug).trials()
         files = self._studies.folder.region(slug)
         running, stopped = {}, sum(map(is_stopped_early, trials))
-        for node in self._studies.get_study(slug).running_nodes():
+        for node in self._running(slug):
             place = files.trial(node)
             if read_stop(place):
                 stopped += 1
@@ -117,6 +118,19 @@ class EarlyStopping:
             order = {"trial": node, **self._order(decision)}
             untrusted_files.write_json(place.stop, order, root=place.node_root)
             log.info("%s: asked to stop: %s", node, decision)
+
+    def _running(self, slug: str) -> list[str]:
+        """Return the running trials, without those of a lane whose job trains another trial now.
+
+        All trials of a lane's job share the files with reports and stop orders.
+        """
+        files = self._studies.folder.region(slug)
+        places = {node: files.trial(node) for node in self._studies.get_study(slug).running_nodes()}
+        return [
+            node
+            for node, place in places.items()
+            if not place.is_shared or ((order := read_order(place)) and order.name == node)
+        ]
 
     def _complete_curve(self, trial: FrozenTrial) -> Complete | None:
         if trial.state != TrialState.COMPLETE or trial.value is None:

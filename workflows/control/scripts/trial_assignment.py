@@ -108,8 +108,8 @@ class AgentMessageHandler:
         slugs = {slug for slug, _ in (*self._watched.values(), *self._unwatched)}
         return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
 
-    def answer_messages(self) -> None:
-        """Answer the messages that inotify reports, and those that `catch_up` would answer."""
+    def note_messages(self) -> None:
+        """Note which jobs have sent messages, for `catch_up`. This needs no trial database."""
         for event in self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
                 self._later |= dict.fromkeys(self._watched.values(), 0.0)
@@ -117,7 +117,6 @@ class AgentMessageHandler:
                 self._watched.pop(event.wd, None)
             elif event.wd in self._watched and event.name == nodes.SAID:
                 self._later[self._watched[event.wd]] = 0.0
-        self.catch_up()
 
     def is_due(self) -> bool:
         """Return whether `catch_up` has messages to read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -83,7 +84,7 @@ def read_last_message(place: TrialFolder) -> AgentMessage | None:
     try:
         plain = untrusted_files.read_json(place.said, untrusted_files.MOST_ORDER, place.node_root)
         return AgentMessage(
-            job=str(plain["job"]),
+            job=_check_job(plain["job"]),
             turn=MessageId(str(plain["token"]), int(plain["turn"])),
             say=_check_choice(Say, EARLIER_SAY.get(plain["say"], plain["say"])),
             trial=str(plain.get("trial") or ""),
@@ -141,6 +142,12 @@ def question_time(place: TrialFolder) -> float | None:
     if said is None or order is None or is_answered(said, order) or order.last:
         return None
     return said.time if said.say in {"ask", "ended"} else None
+
+
+def _check_job(value: Any) -> str:
+    if not re.fullmatch(r"[0-9]+\.[0-9]+", str(value)):
+        raise ValueError(value)
+    return str(value)
 
 
 def _check_choice(kind: Any, value: Any) -> Any:

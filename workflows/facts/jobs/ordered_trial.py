@@ -91,5 +91,5 @@ def has_checkpoint(place: TrialFolder) -> bool:
                 not one.isdir() and one.name.removeprefix("./").startswith(f"{nodes.CHECKPOINT}/")
                 for one in members
             )
-    except (OSError, tarfile.TarError):
+    except (OSError, tarfile.TarError, ValueError):
         return False

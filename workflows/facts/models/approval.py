@@ -59,11 +59,13 @@ def read_awaiting(models_folder: Path) -> UnapprovedModel | None:
         return None
     run, model = str(noted["run"]), models_folder / str(noted["run"])
     current = current_model(model)
-    times = [time for one in (model, current) if one and (time := model_time(one))]
+    own, rival = model_time(model), current and model_time(current)
+    # A current model dated in the future, from a clock set ahead, is no newer one.
+    is_older = own and rival and own < rival <= datetime.now(UTC)
     if (
         read_provenance(model).get("run") != run
         or last_move(models_folder / LATEST, run)
-        or times != sorted(times, reverse=True)
+        or is_older
     ):
         return None
     return UnapprovedModel(run=run, path=model, since=datetime.fromisoformat(noted["since"]))
