@@ -163,5 +163,5 @@ def test_why_shows_the_rejected_and_the_worse_models_of_a_finished_run(
         == "B: the gate kept the current model (run r0) instead of this one: loss 9, champion 0.1"
     )
     assert lines[3].startswith("next: ")
-    assert lines[3].endswith("trialfleet promote r1/B")
+    assert lines[3].endswith(f"trialfleet promote {tmp_path}/models/demo/B/r1")
     assert len(lines) == 4
