@@ -82,11 +82,22 @@ def make(place: Path, condor: str) -> None:
 
 
 def command(root: Path, mirror: str, condor: str) -> list[str]:
-    """Return the command line that makes the image."""
+    """Return the command line that makes the image.
+
+    mmdebstrap mounts /sys, /dev and /proc below `root`. In a mount namespace of its own, they are
+    gone once it is killed; otherwise, removing `root` would remove files of this machine.
+    """
     finish = f'chroot "$1" sh -s {shlex.quote(condor)} < {shlex.quote(str(FINISH))}'
     source = f"deb [signed-by={private_apt.keyring()}] {mirror} {private_apt.RELEASE} main"
     return [
-        *("mmdebstrap", "--mode=root", "--variant=apt", f"--include={','.join(PACKAGES)}"),
+        *(
+            "unshare",
+            "--mount",
+            "mmdebstrap",
+            "--mode=root",
+            "--variant=apt",
+            f"--include={','.join(PACKAGES)}",
+        ),
         f"--aptopt={OLD_RELEASES_ARE_FINE}",
         f"--customize-hook={finish}",
         *(private_apt.RELEASE, str(root), source),
