@@ -22,6 +22,12 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 Names = Callable[[click.Context, str], Iterable[str]]
 
 
+class Integer(click.IntRange):
+    """An integer within limits. click would call a text that is none "not an integer range"."""
+
+    name = "integer"
+
+
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
     """Return the run that `name` means. InputError if no run matches, or if several do.
 

@@ -12,7 +12,7 @@ import click
 
 from trialfleet import ctrl_c
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.cli.arguments import date_option, day_option
+from trialfleet.workflows.cli.arguments import Integer, date_option, day_option
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
 @click.option(
     "--days",
     "most",
-    type=click.IntRange(min=1),
+    type=Integer(min=1),
     default=_SHOWN_DAYS,
     show_default=True,
     help="Number of days to show, newest first.",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from trialfleet.errors import FleetError, InputError
+from trialfleet.workflows.cli.arguments import Integer
 from trialfleet.workflows.views.output import console, json_option, print_json, say, show
 
 if TYPE_CHECKING:
@@ -123,9 +124,7 @@ def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -
 
 @fleet.command("up")
 @file_argument
-@click.option(
-    "--nodes", type=click.IntRange(0), help="Number of nodes (default: nodes.min, at least 1)."
-)
+@click.option("--nodes", type=Integer(0), help="Number of nodes (default: nodes.min, at least 1).")
 @click.option("--run", help="Run to which the nodes' cost is charged.")
 @click.option("--wait", is_flag=True, help="Wait until every node accepts trials or is sick.")
 def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) -> None:
@@ -183,7 +182,7 @@ def fleet_ssh(node: str, file: Path | None) -> None:
 
 
 @fleet.command("scale")
-@click.argument("nodes", type=click.IntRange(0))
+@click.argument("nodes", type=Integer(0))
 @file_argument
 def fleet_scale(nodes: int, file: Path | None) -> None:
     """Scale the fleet to NODES nodes.
@@ -369,7 +368,7 @@ def _manager_options(command: Command) -> Command:
     for option in (
         click.option(
             "--port",
-            type=click.IntRange(1, 65_535),
+            type=Integer(1, 65_535),
             default=9618,
             show_default=True,
             help="TCP port of all daemons.",

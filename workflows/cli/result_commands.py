@@ -20,6 +20,7 @@ from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import InputError
 from trialfleet.files import replace_file
 from trialfleet.workflows.cli.arguments import (
+    Integer,
     completed_by_cost_keys,
     completed_by_runs,
     find_named_run,
@@ -131,9 +132,7 @@ def report(run: str | None) -> None:
 
 @click.command()
 @run_argument
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=0, help="Port (default: any free port)."
-)
+@click.option("--port", type=Integer(0, 65_535), default=0, help="Port (default: any free port).")
 def dashboard(run: str | None, port: int) -> None:
     """Serve a copy of RUN's Optuna studies in optuna-dashboard on this machine until Ctrl-C.
 
@@ -163,7 +162,7 @@ def dashboard(run: str | None, port: int) -> None:
 @click.option("--host", default=_HOST, show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65_535),
+    type=Integer(0, 65_535),
     default=_PORT,
     show_default=True,
     help="Port; 0: any free port.",

@@ -12,6 +12,7 @@ import click
 from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.arguments import (
+    Integer,
     anyway_option,
     completed_by_runs,
     completed_by_subjects,
@@ -162,7 +163,7 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
 @click.option("--follow", "-f", is_flag=True, help="Follow the output until the trial has ended.")
 @click.option(
     "--lines",
-    type=click.IntRange(1),
+    type=Integer(1),
     default=_LAST_LINES,
     show_default=True,
     help="Number of last lines to show of each stream.",

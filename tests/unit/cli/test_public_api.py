@@ -250,6 +250,10 @@ def test_every_command_has_help_and_is_named_on_a_page(name: str) -> None:
             ["daily", "run", "x.yaml", "--date"],
             "option '--date' requires an argument; see: trialfleet daily run --help",
         ),
+        (
+            ["logs", "--lines", "1e3"],
+            "invalid value for '--lines': '1e3' is not a valid integer; see: trialfleet logs",
+        ),
         (["status", "--json=x"], "option '--json' does not take a value; see: trialfleet status"),
     ],
 )
