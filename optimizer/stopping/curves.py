@@ -20,7 +20,8 @@ same reports.
 
 The prior comes from the region's complete curves. For each k, m and S are the median and the spread
 of the θ that fit these curves. The better φ_k fits them, the larger its w. σ² is the mean squared
-error of the best fits. If the curves differ much, the prediction has a large deviation.
+error of the best fits. If the curves differ much, the prediction has a large deviation. A curve
+that diverged, or has a spike, is left out: it would make all predictions too uncertain.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ MOST_REPORTS = 100  # of a curve: more do not improve the prediction
 _WIDER = 1.5  # the prior's spread, relative to that of the few complete curves
 _OWN_SPREAD = 0.1  # the least spread of θ, as part of the curves' range
 _DOUBT = 2.0  # deviations added to the misses: few complete curves are weak evidence
+_MOST_RISE = 5.0  # of a complete curve, relative to how far a typical one is from the median loss
 _LEAST_NOISE = 3e-3  # the noise's deviation as part of the curves' range: no curve is that exact
 
 
@@ -91,6 +93,7 @@ class CurveModel:
 
     def __init__(self, complete: list[Curve], end: float) -> None:
         assert len(complete) >= 2, "the spread of curves needs two curves"
+        complete = _without_odd(complete)
         self._first = min(float(curve.steps[0]) for curve in complete)
         gaps = np.concatenate([np.diff(curve.steps) for curve in complete])
         self._unit = float(np.median(gaps)) if len(gaps) else 1.0
@@ -204,6 +207,24 @@ class CurveModel:
         powers = [t**-alpha for alpha in POWERS]
         exponentials = [np.exp(-(t - 1.0) / (part * self._end)) for part in TIMES]
         return np.array(powers + exponentials)
+
+
+def _without_odd(curves: list[Curve]) -> list[Curve]:
+    """Return the curves that neither diverged nor have a spike: at least two.
+
+    A curve that falls far is kept, even if most curves are flat. Without it, the model would stop
+    each trial that still learns.
+    """
+    center = float(np.median(np.concatenate([curve.losses for curve in curves])))
+    typical = float(np.median([np.abs(curve.losses - center).max() for curve in curves]))
+    most = _MOST_RISE * typical or math.inf
+    return [curve for curve in curves if _rise(curve, center) <= most]
+
+
+def _rise(curve: Curve, center: float) -> float:
+    """Return how far a curve rises above its own best loss, or ends above `center`."""
+    rises = curve.losses - np.minimum.accumulate(curve.losses)
+    return max(float(rises.max()), float(curve.losses[-1]) - center)
 
 
 def _with_ones(basis: Array) -> Array:

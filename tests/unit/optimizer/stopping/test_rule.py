@@ -76,6 +76,28 @@ def test_the_last_step_is_that_of_complete_trials_unless_the_study_sets_it() -> 
     assert decisions({"bad": falling(0.6, 10)}, longer)["bad"].max_steps == 80
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        np.where(T > 20, 1e30, 0.3 + 0.5 / T),  # diverged
+        np.full(END, 1e30),  # diverged before the first report
+        np.where(T == 20, 1e30, 0.3 + 0.5 / T),  # a spike
+    ],
+)
+def test_one_odd_complete_trial_does_not_turn_early_stopping_off(odd: np.ndarray) -> None:
+    known = [*complete(*GOOD), Complete(Curve(T, odd), float(odd[-1]))]
+    found = decisions({"bad": falling(0.6, 10), "good": falling(0.08, 10)}, complete=known)
+    assert set(found) == {"bad"}
+    assert found["bad"].loss == pytest.approx(0.6 + 0.5 / END, abs=0.02)
+
+
+def test_a_complete_trial_that_learns_is_not_odd_where_most_learn_nothing() -> None:
+    """The prior must know that curves may fall, or each trial that still learns is stopped."""
+    flat = [Complete(Curve(T, 0.69 + 1e-4 / T), 0.69 + 1e-4 / END)] * 4
+    known = [*flat, Complete(Curve(T, 0.4 + 0.5 / T), 0.4 + 0.5 / END)]
+    assert decisions({"learns": falling(0.41, 5)}, complete=known) == {}
+
+
 def test_a_rising_curve_counts_with_its_best_value_if_the_best_epoch_counts() -> None:
     """By its last values it would be stopped."""
     rise = np.maximum(T - 8, 0) * 0.02
