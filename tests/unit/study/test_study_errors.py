@@ -255,6 +255,16 @@ SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
             "budget: {trials: 5, startup_trials: 50}",
             [":8: budget.startup_trials: must be at most trials, which is 5", "50"],
         ),
+        (
+            "accelerator: cpu",
+            "early_stopping: {min_steps: 41, max_steps: 40}",
+            [":8: early_stopping.min_steps: must be less than max_steps, which is 40", "(got 41)"],
+        ),
+        (
+            "accelerator: cpu",
+            "early_stopping: {min_steps: 40, max_steps: 40}",
+            [":8: early_stopping.min_steps: must be less than max_steps, which is 40"],
+        ),
         *(
             ("accelerator: cpu", f"resources: {{{key}: {size}}}", [f":8: resources.{key}: ", *SIZE])
             for key, size in [
