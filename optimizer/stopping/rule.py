@@ -5,6 +5,7 @@ best complete trial. These trials are not stopped:
 
 - a trial with fewer than `LEAST_REPORTS` reports (values of the metric at a step)
 - a trial whose last report is for a step before `min_steps`, or for the training's last step
+- a trial whose last report is for the last step of all complete trials, or a later one
 - any trial, until enough trials with reports are complete: `startup_trials`, but at least 2
 - a trial that has already reported a better value than the region's best result
 
@@ -97,7 +98,8 @@ def choose_stops(
     free = min(int(rule.max_stopped * begun) - stopped, at_once)
     if free <= 0 or not running or len(complete) < max(rule.startup_trials, 2):
         return {}
-    end = rule.max_steps or int(max(each.curve.steps[-1] for each in complete))
+    known = int(max(each.curve.steps[-1] for each in complete))
+    end = rule.max_steps or known
     floor = FLOOR * end if rule.min_steps is None else rule.min_steps
     best = min(each.loss for each in complete)
     follow = _best_so_far if _keeps_best(complete) else lambda curve: curve
@@ -106,7 +108,7 @@ def choose_stops(
     old_enough = {
         name: follow(curve)
         for name, curve in running.items()
-        if floor <= curve.steps[-1] < end
+        if floor <= curve.steps[-1] < min(end, known)
         and len(curve.steps) >= LEAST_REPORTS
         and curve.losses.min() + shift >= best
     }

@@ -352,6 +352,26 @@ def test_plan_warns_of_a_trainer_that_never_looks_for_the_order(
     assert "should_stop" not in quiet
 
 
+@pytest.mark.parametrize(
+    ("name", "rule", "is_warned"),
+    [
+        ("epochs", {}, True),
+        ("max_steps", {}, True),
+        ("num_boost_round", {}, True),
+        ("epochs", {"max_steps": 50}, False),
+        ("step_size", {}, False),
+        ("epochs", None, False),
+    ],
+)
+def test_plan_warns_of_early_stopping_among_trials_of_different_lengths(
+    make_run: MakeRun, name: str, rule: dict[str, int] | None, *, is_warned: bool
+) -> None:
+    space = {name: {"type": "int", "low": 5, "high": 50}}
+    text = plan_text(make_run(early_stopping=rule, search_space=space, budget={"trials": 20}))
+    words = f"the search space has {name!r}, so that trials may differ in length"
+    assert (words in text) is is_warned
+
+
 def test_plan_shows_that_a_small_budget_allows_no_early_stop(make_run: MakeRun) -> None:
     text = plan_text(make_run(budget={"trials": 4}, early_stopping={}))
     words = "  stops    no trial early: all 4 trials of a region must complete first"

@@ -34,6 +34,15 @@ _NEVER_LOOKS = (
     "trains for another {seconds} s (early_stopping.grace_seconds) and is then killed "
     "(docs/early-stopping.md)"
 )
+_LENGTH = re.compile(
+    r"((n|num|max|total|train|training)_)*(epochs|steps|iterations|iters|rounds|boost_round"
+    r"|estimators)"
+)
+_LENGTHS = (
+    "the search space has {name!r}, so that trials may differ in length: set "
+    "early_stopping.max_steps to the last step of the longest trial, or long trials are stopped "
+    "because they are behind shorter ones (docs/early-stopping.md)"
+)
 _SHARED_ROWS = (
     "rows are split at random: if days share rows, the current model has trained on some of "
     "today's test rows and looks better than it is, so that the gate rejects nearly all new "
@@ -46,6 +55,7 @@ def plan_warnings(run: Run) -> list[str]:
     study, stops = run.study, run.study.early_stopping
     never_reports = stops is not None and _never_mentions(run, _REPORTS)
     never_looks = stops is not None and not never_reports and _never_mentions(run, _LOOKS)
+    length = _tuned_length(study) if stops is not None and stops.max_steps is None else ""
     is_unpriced = study.has_budget_in_usd and study.usd_per_hour is None and study.fleet is None
     found = {
         _NO_MODEL: study.publishes and _never_mentions(run, _MODEL),
@@ -53,6 +63,7 @@ def plan_warnings(run: Run) -> list[str]:
         _SHARED_ROWS: shares_rows_with_champion(study),
         _NO_REPORTS: never_reports,
         _NEVER_LOOKS.format(seconds=stops.grace_seconds if stops else 0): never_looks,
+        _LENGTHS.format(name=length): bool(length),
         _NO_EVALUATE: study.gate is not None and _never_mentions(run, _EVALUATE),
     }
     return [words for words, is_so in found.items() if is_so]
@@ -66,6 +77,13 @@ def shares_rows_with_champion(study: Study) -> bool:
         return False
     files = [file for region in study.region_table for file in study.data_paths(region)]
     return any(not file.lower().endswith(".npz") for file in files)
+
+
+def _tuned_length(study: Study) -> str:
+    """Return the first parameter whose name says that it is a number of steps, or ""."""
+    spaces = (study.region_space(region) for region in study.region_table)
+    names = (name for space in spaces for name in space.parameters)
+    return next((name for name in names if _LENGTH.fullmatch(name.lower())), "")
 
 
 def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:

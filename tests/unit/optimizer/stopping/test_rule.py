@@ -98,6 +98,14 @@ def test_a_complete_trial_that_learns_is_not_odd_where_most_learn_nothing() -> N
     assert decisions({"learns": falling(0.41, 5)}, complete=known) == {}
 
 
+def test_a_trial_past_the_last_step_of_all_complete_trials_is_not_stopped() -> None:
+    """Nothing is known about these steps, as when the study tunes the number of epochs."""
+    short = [Complete(falling(end, 20), end + 0.5 / 20) for end in GOOD]
+    longer = Rule(startup_trials=3, max_steps=80)
+    assert set(decisions({"bad": falling(0.9, 19)}, longer, complete=short)) == {"bad"}
+    assert decisions({"bad": falling(0.9, 20)}, longer, complete=short) == {}
+
+
 def test_a_rising_curve_counts_with_its_best_value_if_the_best_epoch_counts() -> None:
     """By its last values it would be stopped."""
     rise = np.maximum(T - 8, 0) * 0.02
