@@ -109,16 +109,15 @@ def posteriors(
     return Posteriors(each, TaughtMeans(teachers, centres, weights))
 
 
-def fit_teacher(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
-    """Return a teacher for other tasks: the posterior of a task under its likeliest θ.
+def fit_teacher(rows: Array, values: Array, is_categorical: Mask) -> Hyperparameters:
+    """Return the likeliest θ of a task whose posterior is to be a teacher for other tasks.
 
     The rows are canonical (`domain.py`). `values` are finite, and smaller is better.
     """
     values = standardize(values)
     fitted = _choose_results(values)
     likelihood = Likelihood(rows[fitted], values[fitted], is_categorical)
-    best = _posterior_mode(likelihood, prior(is_categorical))
-    return Posterior(rows, values, is_categorical, Hyperparameters.from_logs(best))
+    return Hyperparameters.from_logs(_posterior_mode(likelihood, prior(is_categorical)))
 
 
 def _choose_results(values: Array) -> NDArray[np.intp]:

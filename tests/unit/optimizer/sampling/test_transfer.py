@@ -11,6 +11,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from scipy.optimize import approx_fprime
 
 from trialfleet.errors import TrialfleetError
+from trialfleet.optimizer.sampling.gp import fitting
 from trialfleet.optimizer.sampling.gp.domain import Array
 from trialfleet.optimizer.sampling.gp.fitting import fit_teacher, posteriors
 from trialfleet.optimizer.sampling.gp.posterior import Posterior
@@ -50,7 +51,7 @@ def valley(rows: Array, x: float = 0.3, y: float = 0.7) -> Array:
 
 
 def teacher(values: Array, rows: Array) -> Posterior:
-    return fit_teacher(rows, values, NUMBERS)
+    return Posterior(rows, standardize(values), NUMBERS, fit_teacher(rows, values, NUMBERS))
 
 
 def loss(point: dict[str, Any], rate: float = 1e-2, size: int = 20) -> float:
@@ -193,6 +194,32 @@ def test_previous_tasks_save_trials_and_have_weights() -> None:
 def test_the_same_history_and_tasks_give_the_same_suggestion_from_new_objects() -> None:
     once, again = (explored(7, PreviousTasks((task("B"), task("C", count=26)), "A")) for _ in "12")
     assert once == again
+
+
+def test_each_task_is_fitted_once_in_each_region_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of 33 regions has its own search space. A fit takes 20 to 100 ms."""
+    fits = []
+
+    def counted(rows: Array, *others: Any) -> Any:
+        fits.append(len(rows))
+        return fit_teacher(rows, *others)
+
+    monkeypatch.setattr(fitting, "fit_teacher", counted)
+    previous = PreviousTasks(tuple(task(f"R{number}", count=2) for number in range(33)), "R0")
+    spaces = [
+        SearchSpace.model_validate({"rate": {"type": "float", "low": 1e-5, "high": high}})
+        for high in np.linspace(1, 2, 33).tolist()
+    ]
+    first, *_ = [previous.find_teachers(space) for space in spaces]
+    assert len(fits) == 33 * 33
+    again = previous.find_teachers(spaces[0])
+    assert len(fits) == 33 * 33
+    assert first is not None
+    assert again is not None
+    rows = rows_of(5, seed=1)[:, :1]
+    assert (first[1].means(rows) == again[1].means(rows)).all()
 
 
 def test_only_parameters_of_both_spaces_count() -> None:
