@@ -1,7 +1,8 @@
 """Functions that find, compile and load the library of kernels for this machine's torch and GPUs.
 
 Each library has its own folder. The folder's name begins with a hash of what the library depends
-on, such as torch's version. Only one process builds a library at a time, and the others wait.
+on, such as torch's version. Only one process builds a library in a folder at a time, and the others
+wait. A job doesn't wait while root compiles at the node's boot: that has the lowest priority.
 
 After a failed compilation, trials use plain torch for 6 hours instead of compiling again. If memory
 or disk space was short, the next trial tries again. The command `build` tries again at any time.
@@ -32,7 +33,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import torch
 
@@ -170,38 +171,13 @@ def best() -> tuple[Literal["cuda", "cpu"], str]:
 
 
 def find_or_build() -> Path:
-    """Return the library for this machine. If there is none, build it.
+    """Return the library for this machine. If there is none, build it in this user's folder.
 
-    If another process builds it, wait for that process. Raise BuildError or OSError on failure.
+    If another process of this user builds it, wait for that process. Raise BuildError or OSError
+    on failure.
     """
     recipe = Recipe.for_this_machine()
-    found = find_usable(recipe)
-    if found is None and SYSTEM in places() and wait_for_builder(SYSTEM / f"{recipe.folder}.lock"):
-        found = find_usable(recipe)
-    return found or build(recipe, cache())
-
-
-def wait_for_builder(lock: Path) -> bool:
-    """Wait while another process, which has locked the file `lock`, builds a library.
-
-    Return False if there was nothing to wait for.
-    """
-    try:
-        file = lock.open("rb")
-    except OSError:
-        return False
-    with file:
-        return _take_lock(file, fcntl.LOCK_SH, "waiting until they are built for this machine")
-
-
-def _take_lock(file: BinaryIO, operation: int, waiting_text: str) -> bool:
-    try:
-        fcntl.flock(file, operation | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print_progress(waiting_text)
-        fcntl.flock(file, operation)
-        return True
-    return False
+    return find_usable(recipe) or build(recipe, cache())
 
 
 def load(library: Path) -> None:
@@ -273,7 +249,11 @@ def _lock_build(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # who can read it can lock it
     with os.fdopen(descriptor, "r+b") as file:
         os.fchmod(descriptor, 0o600)
-        _take_lock(file, fcntl.LOCK_EX, "waiting until another process has built them")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print_progress("waiting until another process has built them")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
