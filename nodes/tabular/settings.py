@@ -139,6 +139,29 @@ class Settings:
         self._check_precision("for a model that needs more than half of the memory")
         return True
 
+    def check_row(self, numeric: int, categorical: int) -> None:
+        """Raise SettingError if a row with its embeddings is too wide for a GPU's kernels.
+
+        `numeric` and `categorical` are the numbers of columns of each kind.
+        """
+        if categorical > MOST_CATEGORICAL:
+            raise SettingError(
+                "embedding",
+                f"the table has {categorical} categorical columns; a GPU allows at most "
+                f"{MOST_CATEGORICAL}: leave columns out",
+            )
+        numbers = numeric + categorical * self.embedding
+        if numbers <= MOST_NUMBERS:
+            return
+        most = (MOST_NUMBERS - numeric) // max(1, categorical)
+        advice = f"choose an embedding of at most {most}" if most > 0 else "leave columns out"
+        raise SettingError(
+            "embedding",
+            f"embedding is {self.embedding}, but {categorical} categorical columns and {numeric} "
+            f"numeric columns then give {numbers} numbers per row; a GPU allows at most "
+            f"{MOST_NUMBERS}: {advice}",
+        )
+
     def offloaded_part(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
         """Return what a sharded network keeps in main memory: "none", "embeddings" or "all".
 
@@ -187,6 +210,7 @@ def metric_names(kind: str) -> list[str]:
     return [part + name for part in ("val_", "test_") for name in names]
 
 
+MOST_CATEGORICAL, MOST_NUMBERS = (1 << 16) - 1, (1 << 20) - 1  # of a row: kernels/csrc/checks.h
 STATE_BYTES = 16  # per parameter: weight, gradient, the optimiser's two moments
 STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations and a checkpoint to send
 

@@ -185,7 +185,10 @@ def build_steps(
     team: ranks.Ranks,
     device: torch.device,
 ) -> Steps:
-    """Move the network to the device, and return the training steps for it."""
+    """Move the network to the device, and return the training steps for it.
+
+    Raise SettingError if the settings do not fit the rows or the device.
+    """
     if device.type == "cpu" and not team.in_gang:
         return PlainSteps(network, data, chosen, t.seed)
     if device.type == "cpu":  # compiling kernels for the CPU would take longer than they save
@@ -203,6 +206,8 @@ def build_steps(
             weights, count_parameters(network.embedding), most, team.count
         )
         return ShardedSteps(network, data, chosen, t.seed, team, device=device, offload=offload)
+    if device.type != "cpu":  # plain torch, on a CPU, has no limit
+        chosen.check_row(len(data.columns.numeric), len(data.columns.categorical))
     network.to(device)
     # Imported here, because only trials for GPUs and gangs have the kernels.
     from trialfleet.nodes.tabular.graph_steps import GraphSteps

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from dataclasses import replace
 from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -324,6 +325,35 @@ def test_a_model_that_takes_more_than_half_of_the_slots_memory_is_sharded(
         steps = train.build_steps(t, chosen, network, data, team, torch.device("cpu"))
         kinds.append(steps.is_sharded)
     assert kinds == [False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("columns", "embedding", "first", "last"),
+    [
+        (256, 4096, "embedding is 4096, but 256 categorical columns and 2 numeric", "most 4095"),
+        (65_536, 1, "the table has 65536 categorical columns", "leave columns out"),
+    ],
+)
+def test_a_row_too_wide_for_the_gpus_kernels_is_a_wrong_setting(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: int,
+    embedding: int,
+    first: str,
+    last: str,
+) -> None:
+    """Else the kernels' own check fails, which counts as a fault of the trainer."""
+    monkeypatch.setattr(loader, "trial_memory", lambda *_: 1e12)
+    make_table(tmp_path / "r.npz")
+    t = trial.Trial(tmp_path, {"data": ["r.npz"]})
+    chosen = settings.Settings(layers=0, embedding=embedding)
+    data = dataset.load(t, chosen)
+    kinds = data.columns.categorical["kind"]
+    wide = {f"kind{number}": kinds for number in range(columns)}
+    data = replace(data, columns=replace(data.columns, categorical=wide))
+    network = Network(data.columns, chosen)
+    with pytest.raises(settings.SettingError, match=f"^{first}.* a GPU allows at most .*{last}$"):
+        train.build_steps(t, chosen, network, data, Ranks(), torch.device("cuda"))
 
 
 def test_layers_are_fetched_by_one_root_so_the_next_one_may_come_ahead(tmp_path: Path) -> None:
