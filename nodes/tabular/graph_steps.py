@@ -215,8 +215,10 @@ class GraphSteps(Steps):
 
     @staticmethod
     def _scale_state(state: dict[str, Any], scale: float) -> dict[str, Any]:
+        if scale == 1:  # a copy would take as much memory as the moments
+            return state
         m, v = ([x * scale**power for x in state[name]] for name, power in (("m", 1), ("v", 2)))
-        return state if scale == 1 else state | {"m": m, "v": v}
+        return state | {"m": m, "v": v}
 
     # One step
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from tests.bench.train.launches import Count
 from tests.one_process import world_of_one
 from tests.unit.tabular.small_trials import (
     losses_of,
@@ -158,6 +159,14 @@ def test_float16_continues_from_a_checkpoint_of_float32(tmp_path: Path) -> None:
     for name in ("m", "v"):
         assert all(map(torch.equal, fresh.state()[name], state[name]))
     assert fresh._optimizer.m[-1].abs().max() > 100 * state["m"][-1].abs().max()
+
+
+def test_a_checkpoint_of_a_training_without_a_scale_copies_no_moments(tmp_path: Path) -> None:
+    """A copy would take as much memory again as the moments of the whole model."""
+    steps = fused_steps(load(tmp_path), settings_of())
+    with Count() as count:
+        steps.state()
+    assert count.described()["launches"] == 0
 
 
 class SameDropout(nn.Module):
