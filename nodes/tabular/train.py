@@ -1,8 +1,9 @@
 """The built-in trainer's program, which trains a multi-layer perceptron on a region's table.
 
 A trial may be interrupted at any step, and continues from its checkpoint. An interruption changes
-the model's bits only if the number of ranks changes, or if `local_steps` is above 1. Earlier trials
-in the same process don't change the bits.
+the model's bits only if the number of ranks changes, if `local_steps` is above 1, or if embeddings
+are in main memory: a checkpoint applies their postponed updates earlier. Earlier trials in the same
+process don't change the bits.
 """
 
 from __future__ import annotations
@@ -213,8 +214,9 @@ def build_steps(
     from trialfleet.nodes.tabular.graph_steps import GraphSteps
     from trialfleet.nodes.tabular.local_steps import LocalSteps
 
-    # In addition to its loader, a step needs 4 bytes for each value of a column and 256 rows of the
-    # batch (see embedding.cu). If this is too much, the trial is rejected for lack of memory.
+    # In addition to its loader and the batch, a step needs a workspace: for each chunk of the
+    # batch, 4 bytes for each number of the embeddings' table (see `cut_up` in embedding.cu). If
+    # this is too much, the trial is rejected for lack of memory.
     source = loader.build_loader(data, chosen, device, t, team)
     dtype = matmul_dtype(chosen, device)
     is_local = team.in_gang and chosen.local_steps > 1

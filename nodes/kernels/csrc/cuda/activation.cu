@@ -26,8 +26,8 @@ constexpr int64_t kMostForwardBlocks = kMostBlocks < 8192 ? kMostBlocks : 8192;
 
 // A pack has the elements that share a Philox block. `turn`: the distance between the columns of a
 // thread's successive packs. In SASS of CUDA 13.0 for sm_90, 8 values of bfloat16 took 144
-// instructions before `place` was added
-// (`python -m tests.kernels.sass activation.cu --kernel forward --through 0x2daee0ad`).
+// instructions before `place` was added. `python -m tests.kernels.sass activation.cu --kernel
+// forward` counts those of a round.
 template <Layout layout, typename T, typename B>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const T* x, const B* bias, const int64_t* rng, int64_t layer, Dropout dropout,

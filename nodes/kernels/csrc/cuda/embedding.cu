@@ -154,7 +154,9 @@ cudaError_t gather(const Gather& g, T* joined, cudaStream_t stream) {
 //
 // A sum has 64 bits in two words, since atomics in shared memory add at most 32 bits at once. The
 // lower word begins in the middle of its range, so that the upper one rarely changes. A unit is
-// 2^kResolution = 2^-40, too small to matter beside AdamW's epsilon (1e-8) or in a float32 weight.
+// 2^kResolution = 2^-40. Each gradient is rounded to units before it is added: its error, at most
+// half a unit, is too small to matter beside AdamW's epsilon (1e-8) or in a float32 weight. A sum
+// of n gradients has at most n such errors.
 // If the absolute values of a block's gradients add up to 2^21 or more, the block starts again with
 // a unit of 2^-60 times that sum. A gradient that is infinite or NaN sets the block's whole window
 // to NaN.
