@@ -92,7 +92,7 @@ def _read_for_a_day(path: Path, day: date, expected: Study | None) -> None:
             raise AssertionError("a plan reads it, a day does not") from error
         assert_clear(str(error), names="study.yaml")
         return
-    if not found.absent:
+    if not found.unusable:
         assert found.study == expected, "a day reads it otherwise than a plan"
 
 

@@ -22,9 +22,13 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.study.checks import Accelerator, StudyName
 from trialfleet.workflows.study.daily import DATE
 from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validate
-from trialfleet.workflows.study.paths import AbsentError, Problem
+from trialfleet.workflows.study.paths import ABSENT, AbsentError, Problem
 from trialfleet.workflows.study.regions import Regions, list_gangs
-from trialfleet.workflows.study.resolution import resolve_publishing, studys_fleet
+from trialfleet.workflows.study.resolution import (
+    resolve_publishing,
+    resolve_usable,
+    studys_fleet,
+)
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, trials_per_gpu
 
@@ -37,17 +41,20 @@ class DaysStudy:
     """A study on one day.
 
     `whole` is the study that still contains `{date}`. `study` has the day's date and defaults
-    filled in, without the regions that have no data. It is None if no region has data. `absent`
-    maps each region without data to a path that doesn't exist.
+    filled in, without the regions that have no usable data. It is None if no region has any.
+    `unusable` maps each of the other regions to the reason.
     """
 
     whole: Study
     study: Study | None
-    absent: Mapping[str, str]
+    unusable: Mapping[str, str]
 
 
 def load_day(path: Path, day: date) -> DaysStudy:
-    """Read a study file for one day. Regions without data are listed in the result's `absent`."""
+    """Read a study file for one day. The result lists regions without data in `unusable`.
+
+    One region's missing or unusable data must not stop the other regions.
+    """
     tree = read_table(path)
     folder = path.absolute().parent
     with problems_with_lines(path, tree):
@@ -55,7 +62,10 @@ def load_day(path: Path, day: date) -> DaysStudy:
         dated, _ = whole.fill_date(day)
         absent = dated.absent_regions(folder)
         there = dated.without_regions(absent)
-        return DaysStudy(whole, there.resolve(folder) if there.regions else None, absent)
+        study, faults = resolve_usable(there, folder) if there.regions else (None, {})
+        unusable = {name: f"{ABSENT}: {path}" for name, path in absent.items()}
+        unusable |= {name: f"can't be used: {fault}" for name, fault in faults.items()}
+        return DaysStudy(whole, study, unusable)
 
 
 def load_whole(path: Path) -> Study:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
@@ -23,6 +25,7 @@ from trialfleet.workflows.study.daily import DATE
 Keys = tuple[str | int, ...]
 Part = TypeVar("Part", bound=Section)
 PLACEHOLDER = "{region}"
+ABSENT = "isn't there"  # of a region's data, in the record of a day
 _URL_MARKS = "%/:?#[]@!&'()*+;=~"
 
 
@@ -52,6 +55,14 @@ class UnusableStudyError(InputError):
 
 class AbsentError(UnusableStudyError):
     """A file that a study names doesn't exist."""
+
+
+class DataError(UnusableStudyError):
+    """Some regions' data can't be used. `by_region` has each region's problems."""
+
+    def __init__(self, *problems: Problem, by_region: Mapping[str, list[str]]) -> None:
+        super().__init__(*problems)
+        self.by_region = by_region
 
 
 def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
@@ -113,10 +124,7 @@ def named_program(name: str, folder: Path) -> str:
 def _fault(path: Path, folder: Path) -> str:
     if path.name in {"", ".."} or folder.resolve().is_relative_to(path.resolve()):
         return "contains the study itself; name only the files that a trial needs"
-    if not (path.is_file() or path.is_dir()):
-        return "is neither a file nor a folder"
-    readable = os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
-    return "" if readable else "can't be read"
+    return _kind_fault(path, path.stat().st_mode)
 
 
 def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) -> list[str]:
@@ -137,20 +145,50 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
     ]
 
 
-def check_links(data: Sequence[str], keys: Keys) -> None:
-    """Raise UnusableStudyError if a path of `data` is or contains a link to a folder.
+def check_content(data: Sequence[str], keys: Keys, *, whose: str) -> None:
+    """Raise UnusableStudyError if a path of `data` is or contains something that no job can get.
 
-    HTCondor follows a link to a file, but not a link to a folder. So every attempt would fail.
+    The error message begins with `whose`, as in `find_path`.
     """
     for index, place in enumerate(data):
         if place.startswith(URL_PREFIXES):
             continue
-        path = Path(place)
-        links = (p for p in (path, *path.rglob("*")) if p.is_symlink() and p.is_dir())
-        if link := next(links, None):
-            text = f"{str(link)!r} is a link to a folder, which HTCondor does not transfer"
-            advice = "name the folder itself, or put a copy in the link's place"
-            raise UnusableStudyError(Problem((*keys, index), f"{text}; {advice}"))
+        faults = ((path, fault) for path in _tree(place) if (fault := _content_fault(path)))
+        if found := next(faults, None):
+            raise UnusableStudyError(Problem((*keys, index), f"{whose}{found[0]!r} {found[1]}"))
+
+
+def _tree(place: str) -> Iterator[str]:
+    """Yield a file, or a folder and everything in it."""
+    yield place
+    for folder, *names in os.walk(place):
+        yield from (os.path.join(folder, name) for name in chain(*names))  # noqa: PTH118 - fast
+
+
+def _content_fault(path: str) -> str:
+    """Return why no job can get a file or folder, or "" if it can.
+
+    HTCondor skips a link without a target, as every reader of the data does. It would wait forever
+    for a pipe's content. A name that is not UTF-8 has no place in the run's records.
+    """
+    if path.encode(errors="ignore").decode() != path:
+        return "has a name that is not UTF-8; rename it"
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - it takes half the time
+    except OSError:
+        return "" if os.path.islink(path) else "can't be read"  # noqa: PTH114
+    if stat.S_ISDIR(mode) and os.path.islink(path):  # noqa: PTH114
+        advice = "name the folder itself, or put a copy in the link's place"
+        return f"is a link to a folder, which HTCondor does not transfer; {advice}"
+    return _kind_fault(path, mode)
+
+
+def _kind_fault(path: str | Path, mode: int) -> str:
+    """Return why a path of the kind `mode` can't be read as a file or a folder, or ""."""
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        return "is neither a file nor a folder"
+    needed = os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK
+    return "" if os.access(path, needed) else "can't be read"
 
 
 def regions_with_data(pattern: str, folder: Path) -> list[str]:

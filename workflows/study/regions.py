@@ -16,13 +16,12 @@ from pydantic import (
 )
 
 from trialfleet.sections import Refused, refusal, refuse
-from trialfleet.workflows.names import check_region_name, doubled_names
+from trialfleet.workflows.names import doubled_names
 from trialfleet.workflows.study.checks import RegionName
 from trialfleet.workflows.study.paths import (
     Keys,
     Problem,
     UnusableStudyError,
-    find_path,
     placeholder_hint,
 )
 from trialfleet.workflows.study.sections import Gang, Region, RegionGlob, Resources
@@ -98,7 +97,10 @@ def too_many_regions(count: int) -> str | None:
 
 
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
-    """Return the data files that match `pattern`, by region. The `*` matches the region's name."""
+    """Return the data files that match `pattern`, by region. The `*` matches the region's name.
+
+    The names and the files are not checked.
+    """
     if pattern.count("*") != 1:
         text = f"{pattern!r} must have exactly one '*', which stands for the region's name"
         raise UnusableStudyError(Problem(keys, text))
@@ -110,13 +112,7 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
         raise UnusableStudyError(Problem(keys, text))
     if problem := too_many_regions(len(found)):
         raise UnusableStudyError(Problem(keys, problem))
-    regions: dict[str, str] = {}
-    for file in found:
-        name = file[len(before) : len(file) - len(after)]
-        try:
-            regions[check_region_name(name)] = find_path(file, folder, keys)
-        except ValueError as error:
-            raise UnusableStudyError(Problem(keys, f"{file!r}: {error}")) from error
+    regions = {file[len(before) : len(file) - len(after)]: file for file in found}
     for i, problem in doubled_names(regions):
         raise UnusableStudyError(Problem(keys, f"{found[i]!r}: {problem}"))
     return regions

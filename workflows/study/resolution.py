@@ -10,7 +10,7 @@ from trialfleet.errors import join_names
 from trialfleet.infra.fleet.spec.fleet import Fleet, Gangs
 from trialfleet.optimizer.sampling.startup_count import default_startup
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.names import NO_MODELS
+from trialfleet.workflows.names import NO_MODELS, check_region_name
 from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.export import DEFAULT_FOLDER, Export
 from trialfleet.workflows.study.image import resolved_image
@@ -20,7 +20,7 @@ from trialfleet.workflows.study.paths import (
     Problem,
     UnusableStudyError,
     absolute_storage,
-    check_links,
+    check_content,
     find_path,
     named_program,
     region_data,
@@ -42,6 +42,7 @@ from trialfleet.workflows.study.trainer_command import command_problems
 if TYPE_CHECKING:
     from trialfleet.workflows.study.spec import Study
 
+_GLOB: Keys = ("regions", "glob")
 _SHOWN = 5  # number of regions to name in a message
 
 
@@ -50,7 +51,27 @@ def resolve_study(study: Study, folder: Path) -> Study:
 
     `folder` is the base of relative paths. The errors are those of `Study.resolve`.
     """
-    regions = _regions(study, folder)
+    regions, errors = _find_regions(study, folder)
+    if errors:
+        raise _join_errors(study, errors, folder)
+    return _resolve_rest(study, regions, folder)
+
+
+def resolve_usable(study: Study, folder: Path) -> tuple[Study | None, dict[str, str]]:
+    """Return the normal form of the regions whose data can be used, and the others' problems.
+
+    The study is None if no region's data can be used. The errors are those of `Study.resolve`.
+    """
+    regions, errors = _find_regions(study, folder)
+    unusable = {
+        name: "; ".join(_without_region(name, each) for each in error.problems)
+        for name, error in errors.items()
+    }
+    return (_resolve_rest(study, regions, folder) if regions else None), unusable
+
+
+def _resolve_rest(study: Study, regions: dict[str, Region], folder: Path) -> Study:
+    """Return the normal form of a study with these `regions`."""
     _check_s3_keys(study, regions)
     normal = study.model_copy(
         update={
@@ -84,30 +105,57 @@ def resolve_publishing(study: Study, folder: Path) -> dict[str, Any]:
     }
 
 
-def _regions(study: Study, folder: Path) -> dict[str, Region]:
-    if isinstance(study.regions, RegionGlob):
-        if study.data:
-            text = "with `regions: {glob: …}` the matching files are the data; leave `data` out"
-            raise UnusableStudyError(Problem(("data",), text))
-        found = regions_of_glob(study.regions.glob, folder, ("regions", "glob"))
-        return {name: Region(data=[file]) for name, file in found.items()}
-    table = study.listed_regions
-    whole: dict[str, Region] = {}
-    absent: list[_Absent] = []
-    problems: list[Problem] = []
-    for name, region in table.items():
+def _find_regions(
+    study: Study, folder: Path
+) -> tuple[dict[str, Region], dict[str, UnusableStudyError]]:
+    """Return the regions whose data can be used, and the errors of the others."""
+    regions: dict[str, Region] = {}
+    errors: dict[str, UnusableStudyError] = {}
+    for name, region in _given_regions(study, folder).items():
         try:
-            whole[name] = _region(study, name, region, folder)
-        except AbsentError as error:
-            patterns = region.data_or(study.data)
-            absent += [_Absent(name, patterns, problem) for problem in error.problems]
+            regions[name] = _region(study, name, region, folder)
         except UnusableStudyError as error:
-            problems += error.problems
+            errors[_recordable(name)] = error
+    return regions, errors
+
+
+def _recordable(name: str) -> str:
+    """Return a region's name, quoted if it comes from a file whose name can't be a region's."""
+    try:
+        return check_region_name(name)
+    except ValueError:
+        return repr(name)
+
+
+def _given_regions(study: Study, folder: Path) -> Mapping[str, Region | str]:
+    """Return the regions that the study file lists, or the files of a glob, by region."""
+    if not isinstance(study.regions, RegionGlob):
+        return study.listed_regions
+    if study.data:
+        text = "with `regions: {glob: …}` the matching files are the data; leave `data` out"
+        raise UnusableStudyError(Problem(("data",), text))
+    return regions_of_glob(study.regions.glob, folder, _GLOB)
+
+
+def _join_errors(
+    study: Study, errors: Mapping[str, UnusableStudyError], folder: Path
+) -> UnusableStudyError:
+    table = study.listed_regions
+    absent = [
+        _Absent(name, table[name].data_or(study.data), problem)
+        for name, error in errors.items()
+        if isinstance(error, AbsentError) and name in table
+        for problem in error.problems
+    ]
+    others = dict.fromkeys(
+        problem
+        for name, error in errors.items()
+        if not (isinstance(error, AbsentError) and name in table)
+        for problem in error.problems
+    )
     if absent:
-        raise AbsentError(*_absent_problems(absent, [*table], folder), *problems)
-    if problems:
-        raise UnusableStudyError(*dict.fromkeys(problems))
-    return whole
+        return AbsentError(*_absent_problems(absent, [*table], folder), *others)
+    return UnusableStudyError(*others)
 
 
 class _Absent(NamedTuple):
@@ -117,7 +165,15 @@ class _Absent(NamedTuple):
 
     @property
     def short_message(self) -> str:
-        return self.problem.message.removeprefix(f"region {self.region!r}: ")
+        return _without_region(self.region, self.problem)
+
+
+def _without_region(region: str, problem: Problem) -> str:
+    return problem.message.removeprefix(_whose(region))
+
+
+def _whose(region: str) -> str:
+    return f"region {region!r}: "
 
 
 def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) -> Iterator[Problem]:
@@ -143,12 +199,25 @@ def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) ->
         yield Problem(keys, first.problem.message + nor)
 
 
-def _region(study: Study, name: str, region: Region, folder: Path) -> Region:
+def _region(study: Study, name: str, given: Region | str, folder: Path) -> Region:
+    """Return a region with absolute paths; `given` is its entry in the file, or a glob's file."""
     keys = _data_keys(study, name)
-    data = region_data(name, region.data_or(study.data), folder, keys)
+    if isinstance(given, str):
+        region = Region(data=[_glob_file(name, given, folder)])
+    else:
+        data = region_data(name, given.data_or(study.data), folder, keys)
+        region = given.model_copy(update={"data": data})
     if isinstance(study.trainer, Trainer):  # the built-in trainer's tables are written by plan
-        check_links(data, keys)
-    return region.model_copy(update={"data": data})
+        check_content(region.data or [], keys, whose=_whose(name))
+    return region
+
+
+def _glob_file(name: str, file: str, folder: Path) -> str:
+    try:
+        check_region_name(name)
+    except ValueError as error:
+        raise UnusableStudyError(Problem(_GLOB, f"{file!r}: {error}")) from error
+    return find_path(file, folder, _GLOB, whose=_whose(name))
 
 
 def _publish(study: Study, folder: Path) -> str:
@@ -189,6 +258,8 @@ def _check_s3_keys(study: Study, regions: Mapping[str, Region]) -> None:
 
 
 def _data_keys(study: Study, region: str) -> Keys:
+    if isinstance(study.regions, RegionGlob):
+        return _GLOB
     own = study.listed_regions.get(region)
     return ("data",) if own is None or own.data is None else ("regions", region, "data")
 

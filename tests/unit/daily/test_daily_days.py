@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -196,6 +198,114 @@ def test_a_changed_region_is_trained(here: Path, change: Callable[[Path], object
     )
     assert study is not None
     assert "A" in study.region_table
+
+
+def make_pipe(data: Path) -> Path:
+    os.mkfifo(data / "pipe")
+    return data / "pipe"
+
+
+def make_link_to_folder(data: Path) -> Path:
+    (data / "again").symlink_to(data)
+    return data / "again"
+
+
+def make_name_in_latin_1(data: Path) -> Path:
+    file = data / os.fsdecode("für".encode("latin-1"))
+    file.touch()
+    return file
+
+
+def make_unreadable_file(data: Path) -> Path:
+    (data / "secret").touch(mode=0)
+    return data / "secret"
+
+
+def make_unreadable_folder(data: Path) -> Path:
+    (data / "secret").mkdir(mode=0)
+    return data / "secret"
+
+
+# `daily run` as an account that can't read everything, even if the tests run as root
+AS_USER = [
+    *(["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []),
+    *(sys.executable, "-m", "trialfleet", "daily", "run"),
+]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        make_pipe,
+        make_link_to_folder,
+        make_name_in_latin_1,
+        make_unreadable_file,
+        make_unreadable_folder,
+    ],
+)
+def test_a_region_whose_data_cant_be_used_fails_alone_and_is_reported(
+    here: Path, spoil: Callable[[Path], Path]
+) -> None:
+    heard = here / "heard"
+    command = ["sh", "-c", f"cat >> {heard}; echo >> {heard}"]
+    file = write(here, f"{TEXT}notify: {json.dumps([{'command': command}])}\n")
+    yesterday = datetime.now(UTC).date() - timedelta(days=1)
+    before = yesterday - timedelta(days=1)
+    put(here, before, A="1", NO="2")
+    days = Days(file, say=lambda _: None)
+    trained(here, days, before)
+    put(here, yesterday, A="1")
+    data = here / "data/NO" / f"{yesterday}.txt"
+    data.mkdir()
+    bad = spoil(data)
+    asked = [*AS_USER, str(file), "--date", str(yesterday)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stderr) == (1, "")
+    found = outcomes_of(days, yesterday)
+    assert found["A"] == (Ending.UNCHANGED, "")
+    ending, why = found["NO"]
+    assert ending is Ending.FAILED
+    assert why.startswith(f"data of {yesterday} can't be used: {str(bad)!r} ")
+    assert all(attempt.ended for attempt in days.journal.attempts(yesterday))
+    events = [json.loads(line) for line in heard.read_text().splitlines()]
+    [failed] = [event for event in events if event["event"] == "region-failed"]
+    assert (failed["region"], failed["data"]["why"]) == ("NO", why)
+    bad.rmdir() if bad.is_dir() and not bad.is_symlink() else bad.unlink()
+    assert days._newly_arrived(yesterday) == ["NO"]
+
+
+def test_the_other_regions_of_a_region_whose_data_cant_be_used_are_trained(here: Path) -> None:
+    days = Days(write(here, TEXT), clock=lambda: NOON)
+    put(here, DAY, A="1")
+    (here / "data/NO").mkdir()
+    os.mkfifo(here / "data/NO" / f"{DAY}.txt")
+    attempt = days._first_attempt(DAY)
+    assert attempt.regions == ("A", "NO")
+    study = days._work._study_to_train(attempt, ["A", "NO"])
+    assert study is not None
+    assert list(study.region_table) == ["A"]
+    assert days._newly_arrived(DAY) == [], "nothing has changed"
+
+
+def test_a_file_of_a_glob_that_cant_be_used_fails_alone(here: Path) -> None:
+    text = TEXT.replace("regions: [A, NO]", "regions: {glob: 'data/*.txt'}")
+    text = text.replace("data: 'data/{region}/{date}.txt'\n", "")
+    days = Days(write(here, text), clock=lambda: NOON)
+    (here / "data").mkdir()
+    for name in ("A", os.fsdecode(b"f\xfcr")):
+        (here / "data" / f"{name}.txt").touch()
+    (here / "data/loop.txt").symlink_to("loop.txt")
+    attempt = days._first_attempt(DAY)
+    study = days._work._study_to_train(attempt, [*attempt.regions])
+    assert study is not None
+    assert list(study.region_table) == ["A"]
+    whys = {region: why for region, (_, why) in outcomes_of(days, DAY).items()}
+    name, file = r"'f\udcfcr'", rf"{here}/data/f\udcfcr.txt"
+    assert whys == {
+        name: f"data of {DAY} can't be used: '{file}': region name {name} has a character that "
+        r"does not print: '\udcfc'",
+        "loop": f"data of {DAY} can't be used: '{here}/data/loop.txt' does not exist",
+    }
 
 
 def test_settings_that_do_not_affect_a_model_keep_its_fingerprint(here: Path) -> None:

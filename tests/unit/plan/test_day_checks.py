@@ -26,7 +26,6 @@ from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.notify.delivery import deliver
 from trialfleet.workflows.control.plan.input_provenance import training_provenance
 from trialfleet.workflows.control.plan.run_folder_writer import write_plan
-from trialfleet.workflows.control.plan.table_examination import TablesError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
 from trialfleet.workflows.facts.journal.outbox import Outbox
@@ -36,6 +35,7 @@ from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.notify import Channel
+from trialfleet.workflows.study.paths import DataError
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report.page_texts import attention
 from trialfleet.workflows.views.report.report_reader import read_report
@@ -145,7 +145,7 @@ GARBAGE = {
 def test_a_day_unlike_the_past_ones_fails_before_it_has_a_run(place: Path, name: str) -> None:
     rows, words = GARBAGE[name]
     some_days(place)
-    with pytest.raises(TablesError) as caught:
+    with pytest.raises(DataError) as caught:
         planned(place, 3, rows, checks=FAIL)
     [line] = caught.value.by_region["north"]
     assert re.search(words, line), line
@@ -290,7 +290,7 @@ def test_a_region_that_failed_a_check_is_retried_when_its_file_changes(
     place: Path,
 ) -> None:
     some_days(place)
-    with pytest.raises(TablesError) as caught:
+    with pytest.raises(DataError) as caught:
         planned(place, 3, frame(9, 60), checks=FAIL)
     (place / "study.yaml").write_text(json.dumps(TEXT))
     days = Days(place / "study.yaml", clock=lambda: NOON)

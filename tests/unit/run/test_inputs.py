@@ -18,7 +18,6 @@ from tests.moto_server import moto_server, s3_with_bucket
 from tests.unit.report.report_studies import text_of
 from tests.unit.scripts import Scripts
 from tests.unit.terminal import printed
-from trialfleet import InputError
 from trialfleet.workflows import checksums
 from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
@@ -31,6 +30,7 @@ from trialfleet.workflows.facts.journal.journal import Attempt
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.paths import DataError
 from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.terminal.status_view import run_view
 
@@ -255,8 +255,9 @@ def test_a_run_trains_on_the_data_at_its_submission(region: MakeRegion, work: Pa
     one.full_training()
     assert one.publish()["data"][0]["sha256"] == sha256(NEW)
     (work / "A.txt").unlink()
-    with pytest.raises(InputError, match=r"region 'A': its data can't be read: .*A\.txt"):
+    with pytest.raises(DataError, match=r"region 'A': its data can't be read: .*A\.txt") as error:
         freeze_data(one.folder, one.run.study)
+    assert list(error.value.by_region) == ["A"], "a day leaves out only this region"
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def test_a_frozen_study_keeps_its_day(folder: Path) -> None:
 def test_regions_without_data_of_the_day_are_set_apart(folder: Path) -> None:
     put(folder, DAY, "NO")
     found = load_day(write(folder, DATED), DAY)
-    assert found.absent == {"A": f"{folder}/data/A/{DAY}.npz"}
+    assert found.unusable == {"A": f"isn't there: {folder}/data/A/{DAY}.npz"}
     assert found.study
     assert list(found.study.region_table) == ["NO"]
     error = error_of_day(folder, DATED)
@@ -162,7 +162,7 @@ def error_of_day(folder: Path, text: str) -> str:
 def test_data_with_a_name_that_no_file_can_have_is_absent(folder: Path) -> None:
     put(folder, DAY, "A", "NO")
     text = DATED.replace("{date}", "{date}" + "x" * 300)
-    assert set(load_day(write(folder, text), DAY).absent) == {"A", "NO"}
+    assert set(load_day(write(folder, text), DAY).unusable) == {"A", "NO"}
 
 
 def test_a_date_placeholder_may_be_used_like_a_region_placeholder(folder: Path) -> None:
@@ -232,6 +232,6 @@ def test_a_region_that_needs_no_data_is_not_absent(folder: Path) -> None:
     own = "regions: {A: {data: []}, NO: {data: 'data/NO/{date}.npz'}}"
     put(folder, DAY, "NO")
     found = load_day(write(folder, DATED.replace("regions: [A, NO]", own)), DAY)
-    assert found.absent == {}
+    assert found.unusable == {}
     assert found.study
     assert found.study.data_paths("A") == []

@@ -76,6 +76,21 @@ def test_data_with_a_link_to_a_folder_is_refused(folder: Path, data: str) -> Non
     assert "name the folder itself" in message
 
 
+def test_the_region_and_the_file_that_no_job_can_get_are_named(folder: Path) -> None:
+    (folder / "A").mkdir()
+    (folder / "NO").mkdir()
+    text = f"{MINIMAL}data: '{{region}}'\n"
+    os.mkfifo(folder / "A/pipe")
+    place = f"{folder}/study.yaml:9: data: region "
+    message = error_of(folder, text)
+    assert message == f"{place}'A': '{folder}/A/pipe' is neither a file nor a folder"
+    (folder / "NO" / os.fsdecode(b"f\xfcr")).touch()
+    message = error_of(folder, text)
+    assert message.splitlines()[1:] == [
+        rf"{place}'NO': '{folder}/NO/f\udcfcr' has a name that is not UTF-8; rename it"
+    ]
+
+
 def test_data_with_a_link_to_a_file_is_accepted(folder: Path) -> None:
     (folder / "file").touch()
     (folder / "data").mkdir()

@@ -19,7 +19,7 @@ from trialfleet.errors import ExportError, FleetError, InputError, OptimizerErro
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.checksums import Checksums
-from trialfleet.workflows.control.daily.late_data import absent_regions, is_awaited, late_regions
+from trialfleet.workflows.control.daily.late_data import is_awaited, late_regions, unusable_regions
 from trialfleet.workflows.control.daily.pool_watch import PoolWatch
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.staleness import model_age, stalest_first
@@ -28,7 +28,6 @@ from trialfleet.workflows.control.daily.unchanged_regions import (
     settings_fingerprint,
     unchanged_regions,
 )
-from trialfleet.workflows.control.plan.table_examination import TablesError
 from trialfleet.workflows.control.run.new_run import plan_day
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -40,6 +39,7 @@ from trialfleet.workflows.status.status_types import RunStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_day, load_whole
+from trialfleet.workflows.study.paths import DataError
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 
@@ -174,7 +174,7 @@ class DailyWork:
             day = self._runs_day(attempt, study)
             study, out = stalest_first(study, self.clock()), self.folder.run(attempt.run)
             plan_day(study, attempt.run, out, day, self.file, self.say)
-        except TablesError as error:
+        except DataError as error:
             self.fail(attempt, {name: "; ".join(lines) for name, lines in error.by_region.items()})
         except (InputError, OSError) as error:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
@@ -186,9 +186,9 @@ class DailyWork:
         """
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}
-        missing = absent_regions(found, attempt.date, found.whole.daily)
-        gone = [name for name in left if name in missing or name not in there]
-        self.fail(attempt, {name: missing.get(name, _ANOTHER_DAY) for name in gone})
+        unusable = unusable_regions(found, attempt.date, found.whole.daily)
+        gone = [name for name in left if name in unusable or name not in there]
+        self.fail(attempt, {name: unusable.get(name, _ANOTHER_DAY) for name in gone})
         others = [name for name in there if name not in left or name in gone]
         if found.study is None or len(others) == len(there):
             return None

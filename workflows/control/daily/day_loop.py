@@ -16,7 +16,7 @@ from trialfleet.workflows.control.daily.alert_sending import Sender, send_remain
 from trialfleet.workflows.control.daily.day_alerts import awaited_event, takeover_event, tell_days
 from trialfleet.workflows.control.daily.day_attempt import Clock, DailyWork, Say
 from trialfleet.workflows.control.daily.day_lock import day_lock
-from trialfleet.workflows.control.daily.late_data import data_not_there, late_regions, write_times
+from trialfleet.workflows.control.daily.late_data import late_regions, write_times
 from trialfleet.workflows.control.daily.missed_days import (
     days_to_do,
     is_missed,
@@ -373,12 +373,12 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _absence_reasons(self, day: date, regions: list[str]) -> list[str]:
-        """Return why `regions` failed, if all failed without data and their data is still missing.
+        """Return why `regions` failed, if the same is still wrong with the data of all of them.
 
         Otherwise return an empty list.
         """
-        absent = load_day(self._file, day).absent
-        whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
+        unusable = load_day(self._file, day).unusable
+        whys = [f"data of {day} {unusable[name]}" for name in regions if name in unusable]
         ended = latest_outcomes(self.journal.outcomes(day, day))
         noted = [ended[day, name].why for name in regions if (day, name) in ended]
         return whys if whys == noted and len(whys) == len(regions) else []
@@ -386,7 +386,7 @@ class Days:
     def _regions(self, day: date) -> list[str]:
         found = load_day(self._file, day)
         there = found.study.region_table if found.study else {}
-        return [*there, *found.absent]
+        return [*there, *found.unusable]
 
     def _first_attempt(self, day: date) -> Attempt:
         known = self.journal.attempts(day)

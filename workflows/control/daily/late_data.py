@@ -15,12 +15,12 @@ from trialfleet.workflows.facts.journal.journal import Journal, latest_outcomes
 from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import DaysStudy, load_day
+from trialfleet.workflows.study.paths import ABSENT
 from trialfleet.workflows.study.sections import S3Keys
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-ABSENT = "isn't there"
 UNCHANGED_SECONDS = 60.0  # data that was not written for this time counts as complete
 
 
@@ -29,7 +29,7 @@ def late_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, 
 
     If the study doesn't wait for data, every existing file and every URL counts as complete.
     """
-    late = {name: data_not_there(day, path) for name, path in found.absent.items()}
+    late = {name: f"data of {day} {why}" for name, why in found.unusable.items()}
     if found.study is None or daily is None or daily.wait_for_data is None:
         return late
     in_s3 = _DataInS3(found.study.s3)
@@ -40,10 +40,14 @@ def late_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, 
     return late
 
 
-def absent_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
-    """Return the regions whose data for a day does not exist, each with the reason."""
-    late = late_regions(found, day, daily)
-    return {name: why for name, why in late.items() if why.startswith(f"data of {day} {ABSENT}: ")}
+def unusable_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
+    """Return the regions whose data for a day is absent or unusable, each with the reason."""
+    late, absent = late_regions(found, day, daily), f"data of {day} {ABSENT}: "
+    return {
+        name: why
+        for name, why in late.items()
+        if name in found.unusable or why.startswith(absent)  # the latter in S3
+    }
 
 
 def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
@@ -73,11 +77,6 @@ def waits_until_text(daily: Daily | None, day: date) -> str:
     """
     until = daily.data_deadline(day) if daily else None
     return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
-
-
-def data_not_there(day: date, path: str) -> str:
-    """Return the text to show for a region whose data for a day is missing at `path`."""
-    return f"data of {day} {ABSENT}: {path}"
 
 
 def _incomplete_reason(data: str, daily: Daily, in_s3: _DataInS3) -> str:

@@ -36,16 +36,20 @@ def unchanged_regions(
 
 
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
-    """Return a fingerprint of the content of a region's data. OSError if a file can't be read.
+    """Return a fingerprint of the content of a region's data.
 
-    Return None if the data is at a URL, if there are no files, or if a file keeps changing. A file
-    that has not changed since its entry in `checksums` is not read again.
+    Return None if the data is at a URL, if there are no files, or if a file keeps changing or can't
+    be read. A file that has not changed since its entry in `checksums` is not read again.
     """
     places = study.data_paths(region)
     if any(place.startswith(URL_PREFIXES) for place in places):
         return None
-    files = [file for place in places for file in list_files(Path(place))]
-    return compute_fingerprint(places, [checksums.entry(file) for file in files])
+    try:
+        files = [file for place in places for file in list_files(Path(place))]
+        entries = [checksums.entry(file) for file in files]
+    except OSError:  # the plan of the region's run names the file
+        return None
+    return compute_fingerprint(places, entries)
 
 
 def compute_fingerprint(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import InputError, join_names
+from trialfleet.errors import join_names
 from trialfleet.files import json_text, read_record, write_atomic, write_json
 from trialfleet.workflows.checksums import Checksums, Entries, FileState, list_files
 from trialfleet.workflows.control.plan.fetching import UnreachableError, object_identity
@@ -24,6 +24,7 @@ from trialfleet.workflows.facts.run_folder.table_findings import read_warnings, 
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.image import is_sif
+from trialfleet.workflows.study.paths import DataError, Problem
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 AT_ONCE = 1 << 30  # bytes to read before a run; other files are read when a model is published
@@ -58,13 +59,14 @@ def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
 
 
 def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> None:
-    """Record sizes, times and checksums of all regions' data. InputError if a file can't be read.
+    """Record sizes, times and checksums of all regions' data. DataError if files can't be read.
 
     With `durable=False`, the caller must sync the run's folder to disk afterwards.
     """
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: list_inputs(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
+    unread: dict[str, list[str]] = {}
     for region, own in places.items():
         urls = [place for place in own if place.startswith(URL_PREFIXES)]
         entries: Entries = [{"url": url, **objects.get(url, {})} for url in urls]
@@ -72,8 +74,12 @@ def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> Non
             files = [file for place in own if place not in urls for file in list_files(Path(place))]
             entries += [checksums.entry(file) for file in files]
         except OSError as error:
-            raise InputError(f"region {region!r}: its data can't be read: {error}") from error
-        _write(folder, folder.region(region_slug(region)).inputs, entries, own, durable=durable)
+            unread[region] = [f"its data can't be read: {error}"]
+        else:
+            _write(folder, folder.region(region_slug(region)).inputs, entries, own, durable=durable)
+    if unread:
+        problems = (Problem(("data",), f"region {name!r}: {why}") for name, [why] in unread.items())
+        raise DataError(*problems, by_region=unread)
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from datetime import date
@@ -32,7 +32,7 @@ from trialfleet.workflows.facts.run_folder.table_findings import read_descriptio
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.unusual_tables import MOST_DAYS, Finding, findings
 from trialfleet.workflows.study.daily import Checks
-from trialfleet.workflows.study.paths import Problem, UnusableStudyError
+from trialfleet.workflows.study.paths import DataError, Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.csv_rows import TableError
@@ -55,14 +55,6 @@ _PART_OF = {
     for name in ("auc", "r2")
 }
 _THREADS = 8  # to overlap reading, hashing and writing; polars has its own threads
-
-
-class TablesError(UnusableStudyError):
-    """Some regions' data can't be used. `by_region` has each region's problems."""
-
-    def __init__(self, *problems: Problem, by_region: Mapping[str, list[str]]) -> None:
-        super().__init__(*problems)
-        self.by_region = by_region
 
 
 class DayChecks:
@@ -117,7 +109,7 @@ def write_tables(
     with two counts: the regions read so far, and all regions.
 
     Raises:
-        TablesError: some data can't be used for training. A problem of several files is reported
+        DataError: some data can't be used for training. A problem of several files is reported
             once, with the files' names.
         UnusableStudyError: the target has classes in one region and numbers in another.
         OSError: the folder can't be written.
@@ -142,7 +134,7 @@ def write_tables(
         more = len(found) - _MOST_PROBLEMS
         rest = [Problem(("data",), f"… and {more} more problems")] if more > 0 else []
         by_region = {name: [f"{f.file}: {f.text}" for f in problems[name]] for name in regions}
-        raise TablesError(
+        raise DataError(
             *found[:_MOST_PROBLEMS], *rest, by_region={k: v for k, v in by_region.items() if v}
         )
     if disagreements := list(_task_disagreements(folder, regions)):
