@@ -166,9 +166,12 @@ def _say_what_comes(study: Path, begins: str, shown: DaysOverview) -> None:
         say("no further day starts, because the study no longer has a `daily:` table")
         if shown.clock:
             say(f"{shown.clock} is still installed; to remove it: trialfleet daily remove {study}")
-    elif shown.clock or shown.clock_fault:
+    elif shown.clock_fault:
+        say(f"next day is due {begins}")
+        say(shown.clock_fault)
+    elif shown.clock:
         say(f"next day starts {begins}")
-        say(shown.clock_fault or f"started by {shown.clock}")
+        say(f"started by {shown.clock}")
     else:
         say("no schedule is installed: no day will start automatically")
         say(f"to start days from {begins} on: trialfleet daily install {shell_quoted(study)}")

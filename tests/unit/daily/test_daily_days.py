@@ -507,6 +507,53 @@ def test_status_says_that_no_schedule_is_installed(here: Path) -> None:
     assert shown.output.endswith("trialfleet daily install study.yaml\n")
 
 
+ENABLE = "systemctl --user enable --now {name}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_due", "says"),
+    [
+        ("ActiveState=active\nUnitFileState=enabled", True, "started by {timer}"),
+        (
+            "ActiveState=inactive\nUnitFileState=disabled",
+            False,
+            f"{{timer}}, which starts it, is inactive: {ENABLE}",
+        ),
+        (
+            "ActiveState=inactive\nUnitFileState=enabled",
+            False,
+            f"{{timer}}, which starts it, is inactive: {ENABLE}",
+        ),
+        (
+            "ActiveState=active\nUnitFileState=disabled",
+            False,
+            f"{{timer}}, which starts it, is disabled, so no day starts after a reboot: {ENABLE}",
+        ),
+        (None, True, "started by {timer}"),  # no systemd runs here
+    ],
+)
+def test_status_says_whether_systemd_starts_the_next_day(
+    here: Path, monkeypatch: pytest.MonkeyPatch, *, answer: str | None, is_due: bool, says: str
+) -> None:
+    write(here, TEXT)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here / "config"))
+    monkeypatch.setenv("COLUMNS", "1000")
+    timer = Units.for_study("demo", DailyFolder.for_study("demo"), system=False).timer
+    timer.parent.mkdir(parents=True)
+    timer.touch()
+    (here / "bin").mkdir()
+    script = "exit 1" if answer is None else f"[ $1 = --user ] && echo '{answer}'"
+    (here / "bin/systemctl").write_text(f"#!/bin/sh\n{script}\n")
+    (here / "bin/systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here}/bin{os.pathsep}{os.environ['PATH']}")
+    lines = CliRunner().invoke(main, ["daily", "status", "study.yaml"]).output.splitlines()
+    due, last = lines[-2:]
+    assert due.startswith("next day starts" if is_due else "next day is due")
+    assert last == says.format(timer=timer, name=timer.name)
+    found = json.loads(CliRunner().invoke(main, ["daily", "status", "study.yaml", "--json"]).output)
+    assert found["clock_fault"] == ("" if is_due else last)
+
+
 def overview(journal: Journal, most: int) -> DaysOverview:
     shown = newest_days(journal, most)
     newest = shown[0].outcomes

@@ -124,12 +124,13 @@ def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
     """Return the name of the timer or job that starts a study's days, and what is wrong with it.
 
     The name is None if neither was found. If HTCondor is unreachable, no job can be found. The
-    second text is "" if nothing prevents the next day's start, or if no schedule is installed.
+    second text is "" if nothing prevents the next day's start, or if no schedule is installed. It
+    is also "" if the timer's systemd can't be asked.
     """
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)
         if units.timer.exists():
-            return str(units.timer), ""
+            return str(units.timer), units.find_fault()
     try:
         found = job_there(folder)
     except PoolError:

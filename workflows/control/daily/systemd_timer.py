@@ -21,6 +21,7 @@ from trialfleet.workflows.control.daily.missed_days import coming_days
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 
+_STOPPED, _NOT_ENABLED = {"inactive", "failed", "deactivating"}, {"disabled", "masked"}
 _SYSTEM, _SYSTEM_STATE = Path("/etc/systemd/system"), Path("/var/lib/systemd")
 
 
@@ -114,6 +115,27 @@ class Units:
         with suppress(PoolError):  # it only succeeds if the last day failed
             self.run(self._systemctl_command("reset-failed", self.service.name))
         return True
+
+    def find_fault(self) -> str:
+        """Return why the installed timer does not start each day, and the command that corrects it.
+
+        Return "" if nothing is wrong, or if systemd can't be asked.
+        """
+        asked = ["show", "--property=ActiveState,UnitFileState", self.timer.name]
+        try:
+            lines = self.run(self._systemctl_command(*asked)).splitlines()
+        except PoolError:
+            return ""
+        found = dict(line.split("=", 1) for line in lines if "=" in line)
+        if (state := found.get("ActiveState")) in _STOPPED:
+            wrong = f"is {state}"
+        elif (state := found.get("UnitFileState")) in _NOT_ENABLED:
+            wrong = f"is {state}, so no day starts after a reboot"
+        else:
+            return ""
+        words = self._systemctl_command("enable", "--now", self.timer.name)
+        command = " ".join(["sudo", *words] if self.system else words)
+        return f"{self.timer}, which starts it, {wrong}: {command}"
 
     @property
     def _last_fired(self) -> Path:
