@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +19,9 @@ from trialfleet.errors import ExportError
 from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.control.export.s3_mirror import S3Mirror
-from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.models.latest import models_lock, promote
 from trialfleet.workflows.control.models.rollback import rollback
+from trialfleet.workflows.control.takeover import models_in_s3
 from trialfleet.workflows.control.takeover.models_in_s3 import ModelsInS3
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending
 from trialfleet.workflows.facts.models import history
@@ -81,6 +84,44 @@ def test_the_current_model_is_restored_and_replaces_only_an_older_switch(
     promote(theirs / "r2", "here and later")
     models.restore(["A"], said.append)
     assert history.current_run(theirs / "latest") == "r2"
+
+
+def test_a_persons_choice_at_the_same_moment_stays(
+    s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(publish_models(tmp_path / "models", "r1", "r2"))
+    models, theirs = other_manager(tmp_path)
+    models.outcomes(attempt_of("r1"), ["A"])
+
+    @contextmanager
+    def lock_after_a_person(folder: Path) -> Iterator[None]:
+        promote(theirs / "r1", "it is better")
+        with models_lock(folder):
+            yield
+
+    monkeypatch.setattr(models_in_s3, "models_lock", lock_after_a_person)
+    said: list[str] = []
+    models.restore(["A"], said.append)
+    assert history.current_run(theirs / "latest") == "r1"
+    assert said == []
+
+
+def test_a_model_is_current_before_a_publication_can_remove_it(
+    s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(publish_models(tmp_path / "models", "r1"))
+    models, theirs = other_manager(tmp_path)
+
+    @contextmanager
+    def lock_before_a_publication(folder: Path) -> Iterator[None]:
+        with models_lock(folder):
+            yield
+        if history.current_run(folder / "latest") is None:
+            shutil.rmtree(folder / "r1")  # as `keep` does
+
+    monkeypatch.setattr(models_in_s3, "models_lock", lock_before_a_publication)
+    models.restore(["A"], lambda _: None)
+    assert (theirs / "latest" / "provenance.json").exists()
 
 
 def test_a_model_that_another_manager_published_is_the_outcome_of_its_day(

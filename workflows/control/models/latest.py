@@ -117,15 +117,6 @@ def promote(model: Path, why: str = "") -> str | None:
     return previous
 
 
-def restore(model: Path) -> None:
-    """Make a model current on this machine, because another manager has made it current in S3.
-
-    InputError if `latest` is a folder instead of a link. OSError if the link can't be written.
-    """
-    with models_lock(model.parent):
-        switch(model.parent / LATEST, model.name, "restore")
-
-
 def switch(link: Path, run: str, by: str, why: str = "") -> None:
     """Point `link` at the model of `run`, and record this change in the region's history.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.control.export.s3_mirror import Pointer, S3Mirror
-from trialfleet.workflows.control.models.latest import models_lock, restore
+from trialfleet.workflows.control.models.latest import models_lock, switch
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.approval import note_awaiting, passed_words
@@ -44,13 +45,19 @@ class ModelsInS3:
         A region's current model stays if this machine chose it after the choice in S3.
         """
         for region in regions:
-            models = region_models_folder(self._study, region_slug(region))
             pointer = self._mirror.read_pointer(self._root(region))
-            run = pointer.get("run")
-            if run and _is_news(pointer, history.changes(models / LATEST)):
-                self._fetch(region, run)
-                restore(models / run)
-                say(f"{region}: {run}'s model is now current, as in {self._mirror.title}")
+            if pointer.get("run") and self._restore(region, pointer):
+                run, place = pointer["run"], self._mirror.title
+                say(f"{region}: {run}'s model is now current, as in {place}")
+
+    def _restore(self, region: str, pointer: Pointer) -> bool:
+        """Make S3's choice current here. Return False if this machine's own choice stays."""
+        with self._locked_folder(region) as models:  # so that nobody chooses or removes meanwhile
+            if not _is_news(pointer, history.changes(models / LATEST)):
+                return False
+            self._fetch(region, pointer["run"], models)
+            switch(models / LATEST, pointer["run"], "restore")
+        return True
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
         """Return the outcomes of those `regions` whose models from the attempt's run are in S3.
@@ -67,7 +74,8 @@ class ModelsInS3:
         return found
 
     def _outcome(self, attempt: Attempt, region: str) -> Outcome:
-        model = self._fetch(region, attempt.run)
+        with self._locked_folder(region) as models:
+            model = self._fetch(region, attempt.run, models)
         current = self._mirror.read_pointer(self._root(region)).get("run")
         verdict, gate = read_model_verdict(model), self._study.gate
         if verdict and not verdict.promoted:
@@ -82,16 +90,24 @@ class ModelsInS3:
             ending, why = Ending.PUBLISHED, ""
         return attempt.outcome(region, ending, why, run=attempt.run)
 
-    def _fetch(self, region: str, run: str) -> Path:
-        """Return a complete model's folder; copy it from S3 if this machine has no such folder."""
+    @contextmanager
+    def _locked_folder(self, region: str) -> Iterator[Path]:
+        """Yield a region's folder of models, which is locked during the block."""
         models = region_models_folder(self._study, region_slug(region))
         models.mkdir(parents=True, exist_ok=True)
-        place, beside = models / run, models / f"{BESIDE}{run}"
         with models_lock(models):
-            if not place.exists():
-                shutil.rmtree(beside, ignore_errors=True)
-                self._mirror.fetch(self._root(region), run, beside)
-                beside.replace(place)
+            yield models
+
+    def _fetch(self, region: str, run: str, models: Path) -> Path:
+        """Return a complete model's folder; copy it from S3 if this machine has no such folder.
+
+        The caller has locked `models`, the region's folder.
+        """
+        place, beside = models / run, models / f"{BESIDE}{run}"
+        if not place.exists():
+            shutil.rmtree(beside, ignore_errors=True)
+            self._mirror.fetch(self._root(region), run, beside)
+            beside.replace(place)
         return place
 
     def _root(self, region: str) -> str:
