@@ -15,6 +15,7 @@ from contextlib import suppress
 from inotify_simple import INotify, flags
 
 from trialfleet import nodes, untrusted_files
+from trialfleet.errors import OptimizerError, TrialfleetError
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import dismiss
 from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
@@ -123,15 +124,31 @@ class AgentMessageHandler:
         return any(when <= time.monotonic() for when in self._later.values())
 
     def catch_up(self) -> None:
-        """Answer the messages that have not been read yet, or whose answer failed before."""
+        """Answer the messages that have not been read yet, or whose answer failed before.
+
+        An answer that fails delays no other job's answer. OptimizerError if the trial database
+        can't be used, because then no message can be answered.
+        """
         now = time.monotonic()
         for (slug, node), when in [*self._later.items()]:
             if when > now:
                 continue
             self._later[slug, node] = now + AGAIN_SECONDS
-            self.answer(slug, node)
-            if (slug, node) not in self._unwatched:
+            if self._try_to_answer(slug, node) and (slug, node) not in self._unwatched:
                 del self._later[slug, node]
+
+    def _try_to_answer(self, slug: str, node: str) -> bool:
+        try:
+            self.answer(slug, node)
+        except OptimizerError:
+            raise
+        except (OSError, TrialfleetError) as error:
+            log.warning("%s: can't answer its job now: %s", node, error)
+            return False
+        except Exception:
+            log.exception("%s: can't answer its job now", node)
+            return False
+        return True
 
     def answer(self, slug: str, node: str) -> None:
         """Answer the last message of the agent of a DAG node's job. A second call changes nothing.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import MakeRun
 from tests.unit.run.lanes.conftest import Job
 from trialfleet import untrusted_files
+from trialfleet.workflows.control.scripts.trial_assignment import AGAIN_SECONDS
 from trialfleet.workflows.facts.jobs.agent_messages import question_time
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
 from trialfleet.workflows.rules.jobs_without_progress import job_troubles
@@ -77,6 +80,28 @@ def test_the_service_polls_for_messages_if_inotify_is_unavailable(
     assert job.handler.is_due()
     job.handler.idle()
     assert job.order["name"] == "A.l1.t02"
+
+
+def test_a_message_that_cant_be_answered_delays_no_other_job(
+    make_run: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(budget={"trials": 4, "lanes": 2, "trials_per_job": "all"})
+    first, second = Job(run, "A.l1"), Job(run, "A.l2")
+    second.handler = first.handler
+    first.submit()
+    second.submit()
+    first.report("A.l1.t01", 0.5)
+    trial = first.place("A.l1.t01").root
+    away = trial.rename(trial.with_name("away"))
+    trial.touch()
+    assert second.tell("A.l2.t01", 0.4)["name"] == "A.l2.t02"
+    assert "A.l1" in caplog.text
+    trial.unlink()
+    away.rename(trial)
+    assert not first.handler.is_due(), "not before two seconds are over"
+    time.sleep(AGAIN_SECONDS)
+    first.handler.idle()
+    assert first.order["name"] == "A.l1.t02", "the message is answered in the end"
 
 
 def test_a_message_without_an_answer_is_reported_as_a_trouble(job: Job) -> None:
