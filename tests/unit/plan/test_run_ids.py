@@ -104,6 +104,51 @@ def test_a_run_in_a_folder_of_its_own_has_that_folders_name(place: Path) -> None
     assert plan(study, out="mine and others").run_id == SECOND  # no id of a run
 
 
+# a plan that stops half-way, until it is killed or gets a line
+HALF_A_PLAN = """\
+make = plan._make_trial_folders
+def stop(*given):
+    print("half", flush=True)
+    sys.stdin.readline()
+    make(*given)
+plan._make_trial_folders = stop
+study = load"""
+
+
+def test_the_draft_of_a_killed_plan_is_removed_by_the_next_plan_but_no_other(place: Path) -> None:
+    study = make_study(place)
+    frozen = FrozenStudy.model_validate(
+        {"run": "r", "folder": "/r", "created": "2026-11-20T10:00:00Z", "study": study}
+    )
+    (place / "frozen.yaml").write_text(dump_frozen(frozen))
+    script = PLAN.replace("study = load", HALF_A_PLAN)
+    killed, slow = (
+        subprocess.Popen(
+            [sys.executable, "-c", script, "frozen.yaml", f"runs/{name}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("killed", "slow")
+    )
+    for process in (killed, slow):
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "half\n"
+    (place / "runs/.plan-mine").mkdir()
+    assert len([*place.glob("runs/.plan-*")]) == 3
+    killed.kill()
+    killed.communicate()
+    plan(study, out="runs/next")
+    assert len([*place.glob("runs/.plan-*")]) == 2
+    slow.communicate("\n", timeout=60)
+    assert slow.returncode == 0
+    assert Run(place / "runs/slow").run_id == "slow"
+    assert [*place.glob("runs/.plan-*")] == [place / "runs/.plan-mine"]
+
+
 def test_an_error_names_a_relative_out_and_leaves_no_claim(place: Path) -> None:
     study = make_study(place)
     plan(study, out="mine")

@@ -1,18 +1,21 @@
 """Functions that check a study, a run's id and its place, and then write the run's folder.
 
 The same study, run id, time and folder give the same bytes. The folder is written under a temporary
-name and then renamed, so an interrupted plan leaves no run.
+name and then renamed, so an interrupted plan leaves no run. What a killed plan leaves under this
+name, the next plan in the same place removes.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -55,6 +58,8 @@ _SANDBOX = (
     *CONTRACT,
 )
 _GATE_SANDBOX = ("champion", "challenger", "losses")  # more such names in a study with a gate
+_DRAFT = ".plan-trialfleet-"  # begins the name of a draft
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FOLDERS = (nodes.KERNELS, f"tabular/{tabular.SHARDED}")  # for trials with GPUs, and for gangs
 
 
@@ -206,9 +211,11 @@ def _write_beside(
     parent, study = folder.root.parent, frozen.study
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        beside = RunFolder(Path(tempfile.mkdtemp(prefix=".plan-", dir=parent)))
+        _remove_lost_drafts(parent)
+        draft, lock = _make_draft(parent)
     except OSError as error:
         raise InputError(f"the run's folder {str(folder.root)!r} can't be made: {error}") from error
+    beside = RunFolder(draft)
     try:
         _check_space(parent)
         _write_tables(study, folder, beside, frozen.day)
@@ -237,7 +244,38 @@ def _write_beside(
     except BaseException:
         shutil.rmtree(beside.root, ignore_errors=True)
         raise
+    finally:
+        os.close(lock)
     sync(parent)
+
+
+def _make_draft(parent: Path) -> tuple[Path, int]:
+    """Make the folder in which a plan writes a run, and return it with a descriptor of its lock.
+
+    While the plan lives, the lock keeps other plans from removing the folder. Where folders can't
+    be locked, as on NFS, no plan removes any.
+    """
+    while True:
+        draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=parent))
+        with suppress(FileNotFoundError):  # another plan has removed it before it was locked
+            lock = os.open(draft, _FOLDER)
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if draft.exists():
+                return draft, lock
+            os.close(lock)
+
+
+def _remove_lost_drafts(parent: Path) -> None:
+    """Remove the drafts of plans that were killed: nobody has their locks any more."""
+    for draft in parent.glob(f"{_DRAFT}*"):
+        with suppress(OSError):  # its plan lives or has just renamed it, or it is another account's
+            lock = os.open(draft, _FOLDER)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(draft, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _write_variables(file: Path, *, needed: object) -> None:
