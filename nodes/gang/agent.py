@@ -35,10 +35,15 @@ from trialfleet.nodes.gang.roster import Roster
 from trialfleet.nodes.gang.slot_release import SlotRelease
 from trialfleet.nodes.job import agent, checkpoints, job_ad
 from trialfleet.nodes.job.checkpoints import EXIT_CHECKPOINTED
+from trialfleet.nodes.job.chirp import TransferError
 from trialfleet.nodes.job.events import Events
 from trialfleet.nodes.job.folder import ERR, OUT, Folders
 from trialfleet.nodes.job.messages import ORDER, Order
-from trialfleet.nodes.job.pack_and_unpack import TooLargeError
+from trialfleet.nodes.job.pack_and_unpack import (
+    DamagedPackageError,
+    TooLargeError,
+    UnsendableError,
+)
 from trialfleet.nodes.job.process_tree import ProcessTree
 
 if TYPE_CHECKING:
@@ -52,7 +57,6 @@ ANSWER_SECONDS = 4.0  # time for the keeper to react to a rank that leaves
 DELIVER_SECONDS = 2.0  # between attempts to send the workers' files
 BEGIN_SECONDS = 10.0  # time limit for attempts to fetch the order and a checkpoint
 WORKERS = "TRIALFLEET_WORKERS"  # in the environment: number of workers of each job
-_TOO_LARGE = ("disk", "files")  # limits of the files that a trial leaves
 # The phase after the workers' end, by their exit code, and the package that is then sent.
 _ENDS = {0: (member.FINISHED, RESULT), EXIT_CHECKPOINTED: (member.SAVED, CHECKPOINT)}
 AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.py`
@@ -153,7 +157,7 @@ class Agent:
     def _begin(self, roster: Roster, rank: int) -> None:
         try:
             part = self._new_part(roster, rank)
-        except OSError as error:
+        except (TransferError, DamagedPackageError) as error:
             self._could_not_begin(roster, error)
             return
         if part is None:  # the roster does not fit the order: a new roster will come
@@ -247,7 +251,7 @@ class Agent:
         self._to_deliver = left if self._rank == 0 or phase == member.FAILED else None
         self._deliver_at = 0.0
         self._deliver()
-        if part.over not in _TOO_LARGE and (phase == member.FINISHED or not is_leaving):
+        if not part.unsendable and (phase == member.FINISHED or not is_leaving):
             self._say_end(part, phase)
 
     def _say_end(self, part: Part, phase: str) -> None:
@@ -311,16 +315,27 @@ class Agent:
         try:
             return self._send_checkpoint(part) if kind == CHECKPOINT else self._send_result(part)
         except TooLargeError as error:
-            print(f"gang: the trial has written {error}", file=sys.stderr)
-            part.kill()
-            part.over, part.code, self._to_deliver = error.limit, 1, RESULT
-            self._say_end(part, member.FAILED)
-            return False
+            self._give_up(part, f"the trial has written {error}", error.limit)
+        except UnsendableError as error:
+            if part.is_training:  # its workers may complete the file
+                print(f"gang: {error}", file=sys.stderr)
+            else:
+                self._give_up(part, str(error))
+        return False
+
+    def _give_up(self, part: Part, why: str, over: str = "") -> None:
+        print(f"gang: {why}", file=sys.stderr)
+        part.kill()
+        part.unsendable, part.over, part.code, self._to_deliver = why, over, 1, RESULT
+        self._say_end(part, member.FAILED)
 
     def _send_result(self, part: Part) -> bool:
         names = [RESULT_FILE, PROGRESS, OUT, ERR, *(part.order.left if part.code == 0 else ())]
         package = Package(RESULT, self._me.generation, self._proc)
-        return self._carrier.bring(package, [] if part.over in _TOO_LARGE else names, part.folder)
+        if part.unsendable:
+            written = {ERR: f"{part.unsendable}\n".encode()}
+            return self._carrier.bring(package, (), part.folder, written)
+        return self._carrier.bring(package, names, part.folder)
 
     def _send_checkpoint(self, part: Part) -> bool:
         state = checkpoints.state(part.folder)
@@ -343,9 +358,15 @@ class Agent:
                 return
             with connection, suppress(OSError):
                 connection.recv(64)
-                part = self._part
-                is_sent = self._rank != 0 or bool(part and self._send(CHECKPOINT, part))
+                is_sent = self._rank != 0 or self._save()
                 connection.sendall(b"ok\n" if is_sent else b"failed\n")
+
+    def _save(self) -> bool:
+        try:
+            return bool(self._part and self._send(CHECKPOINT, self._part))
+        except OSError as error:  # the workers go on: their result may need less disk
+            print(f"gang: the checkpoint can't be sent: {error}", file=sys.stderr)
+            return False
 
 
 def main(job: str, command: list[str]) -> NoReturn:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from trialfleet.nodes import GANG, WORDS
 from trialfleet.nodes.gang import s3_checkpoints
+from trialfleet.nodes.job.chirp import TransferError
 from trialfleet.nodes.job.pack_and_unpack import pack, unpack_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from trialfleet.nodes.gang.packages import Package
     from trialfleet.nodes.job.chirp import Chirp
@@ -33,7 +34,11 @@ class Carrier:
         self._most_bytes, self._meanwhile = most_bytes, meanwhile
 
     def fetch(self, name: str, folder: Path) -> None:
-        """Fetch the package `name` and unpack it into `folder`. Raise OSError if that fails."""
+        """Fetch the package `name` and unpack it into `folder`.
+
+        Raise TransferError if the package can't be fetched, and DamagedPackageError if it is
+        damaged. Raise another OSError if the disk fails.
+        """
         local = self._sandbox / f".{name}"
         try:
             self._chirp.fetch(f"{REMOTE}/{name}", local, self._meanwhile)
@@ -46,19 +51,26 @@ class Carrier:
         finally:
             local.unlink(missing_ok=True)
 
-    def bring(self, package: Package, names: Iterable[str], folder: Path) -> bool:
+    def bring(
+        self,
+        package: Package,
+        names: Iterable[str],
+        folder: Path,
+        first: Mapping[str, bytes] | None = None,
+    ) -> bool:
         """Send the files `names` of `folder` as `package`, and return whether it has arrived.
 
-        Raise TooLargeError if the files are too large for a package.
+        The package begins with the files in `first`. Raise UnsendableError if the files can't be
+        sent, for example because they are too large for a package. Raise OSError if the disk fails.
         """
         local = self._sandbox / f".{package.name}"
         try:
             with local.open("wb") as file:
-                pack(names, folder, file.write, self._most_bytes)
+                pack(names, folder, file.write, self._most_bytes, first)
             self._send_by_s3(package, local)
             self._chirp.put(local, f"{REMOTE}/{package.part}", self._meanwhile)
             self._chirp.rename(f"{REMOTE}/{package.part}", f"{REMOTE}/{package.name}")
-        except OSError as error:
+        except TransferError as error:
             print(f"gang: {package.name} can't be sent: {error}", file=sys.stderr)
             return False
         finally:

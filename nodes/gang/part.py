@@ -37,6 +37,7 @@ class Part:
             failed or was killed.
         checkpoint_at_start: the result of `checkpoints.state` at this generation's start.
         is_asked_to_save: True after `ask_to_save` in this generation.
+        unsendable: why this generation's files can't be sent, or "".
     """
 
     folder: Path
@@ -50,7 +51,7 @@ class Part:
         self._processes, self._server = processes, server
         self._cpu_before = processes.cpu_seconds(server.pid)
         self._workers: list[int] = []
-        self.is_asked_to_save = False
+        self.is_asked_to_save, self.unsendable = False, ""
         self._stopped_since: float | None = None
 
     @property
@@ -71,6 +72,7 @@ class Part:
     def prepare(self, folder: Path, chirp: Chirp) -> None:
         """Prepare for the next generation of workers, which use the trial's `folder`."""
         self.folder, self.is_asked_to_save, self._stopped_since = folder, False, None
+        self.unsendable = ""
         self.checkpoint_at_start = checkpoints.state(folder)
         self.reports = Reports(folder, chirp, self.order.name)
 

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, NamedTuple
-from urllib.error import HTTPError, URLError
+from typing import IO, NamedTuple, cast
+from urllib.error import HTTPError
+
+from trialfleet.nodes.job.chirp import TransferError
 
 LINKS = "links.json"  # in the folder `gang`
 TIMEOUT = 5.0  # seconds for a block, because a rank that is silent for 10 seconds counts as lost
@@ -25,7 +27,7 @@ _MARK = b'{"s3"'
 Meanwhile = Callable[[], None]  # called between blocks
 
 
-class StoreError(OSError):
+class StoreError(TransferError):
     """S3 refused a request, is unreachable, or returned other content than was uploaded."""
 
 
@@ -106,6 +108,13 @@ def _store_error(error: Exception) -> StoreError:
     return StoreError(f"S3: {error}")
 
 
+def _open(address: str) -> IO[bytes]:
+    try:
+        return cast("IO[bytes]", urllib.request.urlopen(address, timeout=TIMEOUT))  # noqa: S310
+    except (OSError, HTTPException) as error:
+        raise _store_error(error) from error
+
+
 def _read(answer: IO[bytes]) -> bytes:
     try:
         return answer.read(_BLOCK)
@@ -122,18 +131,12 @@ def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Mean
     if address is None:
         raise StoreError("the gang's keeper has not yet written this package's URL")
     size, digest = 0, hashlib.sha256()
-    try:
-        with (
-            urllib.request.urlopen(address, timeout=TIMEOUT) as answer,  # noqa: S310
-            local.open("wb") as file,
-        ):
-            while block := _read(answer):
-                file.write(block)
-                digest.update(block)
-                size += len(block)
-                meanwhile()
-    except (URLError, HTTPException) as error:
-        raise _store_error(error) from error
+    with _open(address) as answer, local.open("wb") as file:
+        while block := _read(answer):
+            file.write(block)
+            digest.update(block)
+            size += len(block)
+            meanwhile()
     if Pointer(size, digest.hexdigest()) != pointer:
         raise StoreError(
             f"S3: the downloaded package ({size} bytes) differs from the uploaded package "

@@ -21,8 +21,12 @@ UNSAVED = (
 
 def state(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Return the names, times and sizes of the checkpoint's files in a trial's folder."""
-    stats = ((name, path.stat()) for path, name in find_files([CHECKPOINT], folder))
-    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+    found = []
+    for path, name in find_files([CHECKPOINT], folder):
+        with suppress(FileNotFoundError):  # a trainer may remove it meanwhile
+            stat = path.stat()
+            found.append((name, stat.st_mtime_ns, stat.st_size))
+    return tuple(found)
 
 
 def has_saved(folder: Path, before: object) -> bool:

@@ -22,7 +22,11 @@ _LONGEST_ANSWER = 5120  # bytes
 BLOCK = 1 << 20  # maximum bytes of file content in one exchange
 
 
-class ChirpError(OSError):
+class TransferError(OSError):
+    """A transfer failed outside of this machine, so it may succeed later."""
+
+
+class ChirpError(TransferError):
     """The access point refused a request. `code` is an error code from chirp_protocol.h."""
 
     def __init__(self, request: str, code: int) -> None:
@@ -35,8 +39,9 @@ class Chirp:
     """A connection to the job's access point.
 
     After a failure, the next request connects again. Only one thread may use the connection.
-    Methods raise OSError if the access point refuses a request or is unreachable. For a missing
-    file, `fetch`, `blocks` and `rename` raise OSError too.
+    Methods raise TransferError if the access point refuses a request or is unreachable. For a
+    missing file, `fetch`, `blocks` and `rename` raise TransferError too. If a local file can't be
+    read or written, `fetch` and `put` raise another OSError.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
@@ -100,7 +105,7 @@ class Chirp:
 
             def send(block: bytes) -> None:
                 if self._socket is not connection:  # a new connection has other file numbers
-                    raise OSError("chirp: the connection has ended")
+                    raise TransferError("chirp: the connection has ended")
                 self._write(opened, block)
 
             yield send
@@ -121,7 +126,7 @@ class Chirp:
         with self._open_remote(remote, "wc" if offset else "wct") as opened:
             written = self._send("pwrite", opened, content, f" {offset}")
             if written < len(content):  # the access point's disk is full
-                raise OSError(
+                raise TransferError(
                     f"chirp: the access point wrote only {written} of {len(content)} bytes of "
                     f"{remote}; its disk may be full"
                 )
@@ -155,7 +160,7 @@ class Chirp:
         while block:
             written = self._send("write", opened, block)
             if not written:
-                raise OSError(
+                raise TransferError(
                     f"chirp: the access point wrote none of {len(block)} bytes; its disk may be "
                     "full"
                 )
@@ -175,7 +180,8 @@ class Chirp:
 
     def _ask(self, request: str, data: bytes = b"") -> int:
         try:
-            self._connect().sendall(f"{request}\n".encode() + data)
+            with _reaching():
+                self._connect().sendall(f"{request}\n".encode() + data)
             code = self._answer()
         except OSError:
             self.close()
@@ -199,12 +205,12 @@ class Chirp:
         try:
             return int(line)
         except ValueError as error:
-            raise OSError(f"chirp: invalid answer {line[:80]!r}") from error
+            raise TransferError(f"chirp: invalid answer {line[:80]!r}") from error
 
     def _line(self) -> bytes:
         while b"\n" not in self._received:
             if len(self._received) > _LONGEST_ANSWER:
-                raise OSError(f"chirp: an answer is longer than {_LONGEST_ANSWER} bytes")
+                raise TransferError(f"chirp: an answer is longer than {_LONGEST_ANSWER} bytes")
             self._received += self._receive(_LONGEST_ANSWER)
         line, _, self._received = self._received.partition(b"\n")
         return line
@@ -221,10 +227,22 @@ class Chirp:
             raise
 
     def _receive(self, max_bytes: int) -> bytes:
-        block = self._connect().recv(max_bytes)
+        with _reaching():
+            block = self._connect().recv(max_bytes)
         if not block:
-            raise OSError("chirp: the connection has ended")
+            raise TransferError("chirp: the connection has ended")
         return block
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    """Raise TransferError in place of a socket's OSError."""
+    try:
+        yield
+    except TransferError:
+        raise
+    except OSError as error:
+        raise TransferError(*error.args) from error
 
 
 def _word(text: str) -> str:

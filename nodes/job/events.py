@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
 
+from trialfleet.nodes.job.chirp import TransferError
+
 AGAIN, AGAIN_AT_MOST = 0.1, 2.0  # seconds until a retry, at first and at most
 LEAVE_SECONDS = 45.0  # after SIGTERM; HTCondor kills the job after 60
 _WANTED_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -86,15 +88,15 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
-    """Call `action` until it raises no OSError, and return its result.
+    """Call `action` until it raises no TransferError, and return its result.
 
-    After an OSError, raise WantedBackError if `may_retry` returns False.
+    After a TransferError, raise WantedBackError if `may_retry` returns False.
     """
     pause, is_printed = AGAIN, False
     while True:
         try:
             return action()
-        except OSError as error:
+        except TransferError as error:
             if not is_printed:
                 words = "a transfer failed, and is repeated until it succeeds"
                 print(f"{words}: {error}", file=sys.stderr)

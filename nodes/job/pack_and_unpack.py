@@ -5,6 +5,7 @@ A package may be hostile. So `tarfile` only reads and writes single headers, and
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import os
@@ -22,13 +23,19 @@ if TYPE_CHECKING:
 MOST_MEMBERS = 100_000  # files and folders of a package
 _LONGEST_NAME = 1 << 14  # bytes of a long member's name, which has a separate header
 _BLOCK = 1 << 20  # bytes
+# Errors of a file name that is too long, or that contradicts another name of the package.
+_WRONG_NAME = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG}
 
 
 class DamagedPackageError(OSError):
     """A package is damaged, or has forbidden content."""
 
 
-class TooLargeError(Exception):
+class UnsendableError(Exception):
+    """A trial's files can't be sent, now or later."""
+
+
+class TooLargeError(UnsendableError):
     """The files for a package are too large (`limit` is "disk") or too many ("files")."""
 
     def __init__(self, limit: str, message: str) -> None:
@@ -50,7 +57,8 @@ def pack(
     stderr and left out, except in the folder `model` (see `find_files`).
 
     Raise TooLargeError if the files have more than `max_bytes` in total, or if there are more than
-    MOST_MEMBERS files and folders. Raise OSError if `write` fails.
+    MOST_MEMBERS files and folders. Raise UnsendableError if a file is shorter than its size. Raise
+    OSError if the disk or `write` fails.
     """
     members = [*find_files(names, folder)]
     if len(first or {}) + len(members) > MOST_MEMBERS:
@@ -89,14 +97,26 @@ def find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]
             if (real := os.path.realpath(path)) in above:
                 continue
             yield path, name
-            inside = sorted(path.iterdir(), reverse=True)
+            inside = sorted(_entries(path), reverse=True)
             ways += [(each, f"{name}/{each.name}", (*above, real)) for each in inside]
-        elif path.is_file() or (name.startswith(f"{MODEL}/") and os.path.lexists(path)):
+        elif _is_file(path) or (name.startswith(f"{MODEL}/") and os.path.lexists(path)):
             yield path, name
 
 
 def _is_readable_folder(path: Path) -> bool:
-    return path.is_dir() and os.access(path, os.R_OK | os.X_OK)
+    # Path.is_dir raises PermissionError for a link into a folder that this account can't read.
+    return os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK)  # noqa: PTH112
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - as above
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return [*folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):  # it was removed meanwhile
+        return []
 
 
 def _add(path: Path, name: str, write: Callable[[bytes], object], max_bytes: float) -> int:
@@ -125,7 +145,7 @@ def _add(path: Path, name: str, write: Callable[[bytes], object], max_bytes: flo
         left = info.size
         while left:
             if not (block := file.read(min(left, _BLOCK))):
-                raise OSError(f"{name} became shorter while it was read")
+                raise UnsendableError(f"{name} can't be sent: it became shorter while it was read")
             write(block)
             left -= len(block)
     write(tarfile.NUL * (-info.size % tarfile.BLOCKSIZE))
@@ -133,7 +153,7 @@ def _add(path: Path, name: str, write: Callable[[bytes], object], max_bytes: flo
 
 
 def _open(path: Path) -> io.FileIO:
-    if not path.is_file():  # such as a pipe, where opening would wait
+    if not _is_file(path):  # such as a pipe, where opening would wait
         raise OSError("it is neither a file nor a readable folder")
     return path.open("rb", buffering=0)
 
@@ -150,7 +170,7 @@ def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> N
     Raises:
         DamagedPackageError: the package is damaged or too large, or a name leads out of `into` or
             through a link.
-        OSError: the package can't be read, or the disk is full.
+        OSError: the package can't be read, or the disk fails, for example because it is full.
     """
     size = 0
     try:
@@ -166,8 +186,12 @@ def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> N
             _take(package, header, _find_target(name, into))
     except UnicodeDecodeError as error:
         raise DamagedPackageError(f"the file name {error.object!r} is not UTF-8") from error
-    except (tarfile.TarError, ValueError, NotADirectoryError, IsADirectoryError) as error:
+    except (tarfile.TarError, ValueError) as error:
         raise DamagedPackageError(str(error)) from error
+    except OSError as error:
+        if error.errno in _WRONG_NAME:
+            raise DamagedPackageError(str(error)) from error
+        raise
 
 
 def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:

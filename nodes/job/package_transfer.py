@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from contextlib import closing
@@ -56,7 +57,8 @@ class PackageTransfer:
     def _fetch(self, package: str, folder: Path) -> str | None:
         """Unpack a package from the access point into `folder`, with retries.
 
-        Return None on success, or what is wrong with the package, such as "is missing".
+        Return None on success, or what is wrong with the package, such as "is missing". Raise
+        OSError if the disk fails, for example because it is full.
         """
 
         def fetch() -> str | None:
@@ -79,8 +81,9 @@ class PackageTransfer:
         """Send the files `names` of `folder` as `package`, and retry until it has arrived.
 
         The package begins with the files in `first`. The trainer can't forge the package's first
-        file, because the trainer's files come later. Raise TooLargeError if the files are too
-        large. Raise WantedBackError if the job must end before the package has arrived.
+        file, because the trainer's files come later. Raise UnsendableError if the files can't be
+        sent, for example because they are too large. Raise WantedBackError if the job must end
+        before the package has arrived. Raise OSError if the disk fails.
         """
         put = partial(self._put, package, names, folder, first)
         until_done(put, self._events, self._events.has_time)
@@ -116,7 +119,7 @@ class PackageTransfer:
         checks whether the job's other files still exist.
         """
         packed = {RESULT, *before} if RESULT in names else {*before}
-        if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):
+        if all(os.path.lexists(folder / name) for name in packed) and job_ad.text("_CONDOR_JOB_AD"):
             return False
         self._events.wait(REMOVED_SECONDS)  # the trainer may have removed its files or its folder
         return not (folder.parent.is_dir() and job_ad.text("_CONDOR_JOB_AD"))

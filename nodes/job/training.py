@@ -20,7 +20,7 @@ from trialfleet.nodes import CHECKPOINT_PACKAGE, ENDED, PROGRESS, RESULT
 from trialfleet.nodes.job import checkpoints
 from trialfleet.nodes.job import folder as folders
 from trialfleet.nodes.job.events import Events, WantedBackError
-from trialfleet.nodes.job.pack_and_unpack import TooLargeError
+from trialfleet.nodes.job.pack_and_unpack import TooLargeError, UnsendableError
 from trialfleet.nodes.job.package_transfer import PackageTransfer
 from trialfleet.nodes.job.process_tree import ProcessTree, resident_mb
 from trialfleet.nodes.job.reports import Exchange, Reports
@@ -79,14 +79,15 @@ class Trials:
     def train(self, order: Order) -> TrialEnd:
         """Train a trial, deliver its result, and return how it ended.
 
-        Raise WantedBackError if the job must end first.
+        Raise WantedBackError if the job must end first. Raise OSError if this machine has a fault,
+        such as a full disk.
         """
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder, ended = self.folders.make(order), TrialEnd()
 
-        def leave(*names: str) -> None:
+        def leave(*names: str, **written: bytes) -> None:
             ended.seconds, ended.cpu_seconds = time.monotonic() - began, self._cpu_seconds() - cpu
-            report = {ENDED: json.dumps(ended.to_json()).encode()}
+            report = {ENDED: json.dumps(ended.to_json()).encode(), **written}
             self._packages.bring(order.package, names, folder, report)
 
         try:
@@ -101,6 +102,9 @@ class Trials:
             print(f"{order.name}: the trial has written {error}", file=sys.stderr)
             ended.status, ended.over = 1 << 8, error.limit
             leave()
+        except UnsendableError as error:
+            ended.status = 1 << 8
+            leave(**{folders.ERR: f"{error}\n".encode()})
         return ended
 
     def _train(self, order: Order, folder: Path, ended: TrialEnd) -> None:

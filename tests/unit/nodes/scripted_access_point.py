@@ -90,8 +90,16 @@ class AccessPoint:
 
     def run(self, *command: str, **variables: str) -> int:
         """Start an agent and return its exit code."""
-        with self.start(*command, **variables) as agent:
-            self.out, self.err = agent.communicate(timeout=60)
+        return self.wait(self.start(*command, **variables), seconds=60)
+
+    def wait(self, agent: subprocess.Popen[str], seconds: float) -> int:
+        """Return an agent's exit code. After the limit of `seconds`, kill the agent and fail."""
+        with agent:
+            try:
+                self.out, self.err = agent.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                agent.kill()
+                raise
         return agent.returncode
 
     def serve(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -341,6 +342,22 @@ def test_ranks_join_leave_and_end(gang: Gang) -> None:
 def test_a_gang_without_a_keeper_releases_its_slot(gang: Gang) -> None:
     gang.start(0)
     assert gang.agents[0].wait(60) == 86
+
+
+@pytest.mark.slow
+def test_a_rank_leaves_a_machine_that_cannot_write_its_result(gang: Gang) -> None:
+    """A limit of the size of its files stands for a full disk."""
+    for proc in (0, 1, 2):
+        gang.start(proc, TRAIN.replace("t.complete", "print('x' * 10_000); t.complete"))
+    gang.keep(lambda: gang.trains(3, 1) and gang.has_begun(0))
+    resource.prlimit(gang.agents[0].pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    gang.gate.touch()
+    gang.keep(lambda: gang.agents[0].poll() is not None)
+    assert gang.agents[0].returncode == 86
+    assert "trialfleet: [Errno 27] File too large" in gang.log(0)
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert gang.recorded.job == "5.1", "the others train without it"
+    assert gang.recorded.ended.code == 0
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -405,6 +406,38 @@ def test_unreadable_files_are_left_out(point: AccessPoint) -> None:
     left = [name for name in point.left("A.t1") if name.startswith("model")]
     assert left in (["model/good", "model/m"], ["model/good"])
     assert point.left("A.t1").get("model/m", "") == ""
+
+
+def test_a_link_into_a_locked_folder_is_left_out(point: AccessPoint) -> None:
+    point.first(train("A.t1", last=True, left=["model"]))
+    script = "mkdir -m 0 ../../locked; ln -s $PWD/../../locked/file model/link; echo > model/m"
+    assert point.wait(point.start("sh", "-c", script), 20) == 0
+    assert point.left("A.t1")["model/m"] == "\n"
+
+
+def test_a_file_that_is_shorter_than_its_size_fails_its_trial(point: AccessPoint) -> None:
+    point.first(train("A.t1", left=["model"]))
+    point.answers = [train("A.t2"), LEAVE]
+    script = "case $PWD in *t1) ln -s /sys/class/net/lo/mtu model/mtu;; esac"
+    assert point.wait(point.start("sh", "-c", script), 20) == 0
+    assert point.recorded() == [("A.t1", 1), ("A.t2", 0)]
+    left = point.left("A.t1")
+    assert left.keys() == {"ended.json", "err"}
+    assert left["err"] == "model/mtu can't be sent: it became shorter while it was read\n"
+
+
+def test_a_job_ends_if_its_machine_cannot_write_a_file(point: AccessPoint) -> None:
+    """A limit of the size of its files stands for a full disk."""
+    (point.sandbox / "weights").write_bytes(bytes(100_000))
+    with tarfile.open(point.words / "gate.given.tar", "w", format=tarfile.GNU_FORMAT) as given:
+        given.add(point.sandbox / "weights", "champion/weights")
+    point.answers, point.delay = [train("gate", given=True)], 0.5
+    agent = point.start("touch", "trained")
+    point.wait_for(lambda: said(point) == ["ask None"])
+    resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    assert point.wait(agent, 20) == 1
+    assert point.err == "trialfleet: [Errno 27] File too large\n"
+    assert point.recorded() == []
 
 
 SPY = """\
