@@ -88,6 +88,8 @@ SCHEMA = 1
 EXIT_CHECKPOINTED = 85
 EXIT_REJECTED = 64  # these parameters can't be trained: the trial fails and is not retried
 CHECKPOINT_SECONDS = 300.0  # unless the study has a constant `checkpoint_seconds`
+# In the environment of the processes that a trainer starts: the trainer's process id and folder.
+_FIRST_PROCESS = "TRIALFLEET_FIRST_PROCESS"
 
 _IMPORTED = time.monotonic()
 
@@ -232,8 +234,10 @@ class Trial:
         self._saved_at = time.monotonic()
         self._manifest = self._read_manifest()
         reported = self._manifest["progress_bytes"]
-        # Only rank 0 does this: another rank may start after rank 0 has reported new lines.
-        if self.rank == 0 and self._progress.exists() and self._progress.stat().st_size > reported:
+        # Only the first process of rank 0 does this: another process may start after it has
+        # reported new lines.
+        is_first = self.rank == 0 and _is_first_process(folder)
+        if is_first and self._progress.exists() and self._progress.stat().st_size > reported:
             os.truncate(self._progress, reported)
 
     # Checkpoints
@@ -440,6 +444,20 @@ class Trial:
         if sums != manifest["files"]:
             return None, "The checkpoint is damaged, so the trial starts from the beginning."
         return manifest, None
+
+
+def _is_first_process(folder: Path) -> bool:
+    """Return whether no parent process of this one has started the trial in `folder`.
+
+    Processes that a trainer starts, such as the workers that load its data, may import the trainer
+    again, and so start its trial again.
+    """
+    own = f"{os.getpid()} {folder}"
+    first = os.environ.get(_FIRST_PROCESS, own)
+    if first != own and first.partition(" ")[2] == str(folder):
+        return False
+    os.environ[_FIRST_PROCESS] = own
+    return True
 
 
 def _ranks() -> tuple[int, int, str | None]:

@@ -292,6 +292,31 @@ def test_without_a_checkpoint_progress_begins_again(sandbox: Path) -> None:
     assert steps(sandbox) == [1]
 
 
+SPAWNS = """
+import multiprocessing, sys
+import trial
+
+t = trial.start()
+if __name__ == "__main__":
+    t.report(1, loss=1)
+    worker = multiprocessing.get_context(sys.argv[1]).Process(target=sorted, args=("ab",))
+    worker.start()
+    worker.join()
+    sys.exit(worker.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_helper_process_that_imports_the_trainer_keeps_the_progress(
+    sandbox: Path, method: str
+) -> None:
+    (sandbox / "train.py").write_text(SPAWNS)
+    helper = {**os.environ, "PYTHONPATH": str(Path(trial.__file__).parent)}
+    for _ in range(2):  # without a checkpoint, each attempt begins again
+        subprocess.run([sys.executable, "train.py", method], env=helper, check=True)
+        assert steps(sandbox) == [1]
+
+
 RANK = """
 import json, os, sys, time
 from pathlib import Path
