@@ -57,6 +57,7 @@ ANSWER_SECONDS = 4.0  # time for the keeper to react to a rank that leaves
 DELIVER_SECONDS = 2.0  # between attempts to send the workers' files
 BEGIN_SECONDS = 10.0  # time limit for attempts to fetch the order and a checkpoint
 WORKERS = "TRIALFLEET_WORKERS"  # in the environment: number of workers of each job
+_UNSAVED = "rank {} exited with 85, but rank 0 saved no new checkpoint\n"
 # The phase after the workers' end, by their exit code, and the package that is then sent.
 _ENDS = {0: (member.FINISHED, RESULT), EXIT_CHECKPOINTED: (member.SAVED, CHECKPOINT)}
 AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.py`
@@ -241,14 +242,18 @@ class Agent:
         if part is None or not part.has_ended():
             return
         is_leaving = self._leave_at is not None
-        is_unasked = self._rank == 0 and not is_leaving and not part.is_asked_to_save
-        is_restart = part.code == EXIT_CHECKPOINTED and is_unasked
-        if is_restart and not checkpoints.has_saved(part.folder, part.checkpoint_at_start):
+        is_restart = part.code == EXIT_CHECKPOINTED and not (is_leaving or part.is_asked_to_save)
+        is_of_first = is_restart and self._rank == 0
+        if is_of_first and not checkpoints.has_saved(part.folder, part.checkpoint_at_start):
             part.code = 1
         phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
         if is_leaving and phase == member.FAILED:  # the gang continues without this job
             return
-        self._to_deliver = left if self._rank == 0 or phase == member.FAILED else None
+        if is_restart and not is_of_first:  # the trial fails with this result if rank 0 never saves
+            checkpoints.note(part.folder, _UNSAVED.format(self._rank))
+            part.code, left = 1, RESULT
+        is_result = left == RESULT and phase != member.FINISHED
+        self._to_deliver = left if self._rank == 0 or is_result else None
         self._deliver_at = 0.0
         self._deliver()
         if not part.unsendable and (phase == member.FINISHED or not is_leaving):

@@ -38,6 +38,11 @@ def has_saved(folder: Path, before: object) -> bool:
     """
     if state(folder) != before:
         return True
-    with suppress(OSError), (folder / ERR).open("a", encoding="utf-8") as err:
-        err.write(UNSAVED)
+    note(folder, UNSAVED)
     return False
+
+
+def note(folder: Path, message: str) -> None:
+    """Add a message to the trial's standard error. A failure is ignored."""
+    with suppress(OSError), (folder / ERR).open("a", encoding="utf-8") as err:
+        err.write(message)

@@ -179,6 +179,7 @@ def _form_gang(
             start=_newest(roster, packages),
             kill=False,
             short=False,
+            failures=_failures(roster, packages),
         )
     first = next(iter(_agents_by_rank(roster, agents)), None)
     saves = first is not None and first.busy and now - roster.since < SAVE_SECONDS
@@ -192,9 +193,20 @@ def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
     generation starts from the same checkpoint as the previous one. Checkpoints of older generations
     don't count, because a rank that seemed lost may have sent them late.
     """
-    own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
-    own = own if roster.generation > roster.first else []  # else another trial's
+    own = _sent_before(roster, packages)
     return max(own).name if own else roster.start
+
+
+def _failures(roster: Roster, packages: Collection[Package]) -> int:
+    """Return the new generation's count of failures, at most 1 after a checkpoint."""
+    return min(roster.failures, 1) if _sent_before(roster, packages) else roster.failures
+
+
+def _sent_before(roster: Roster, packages: Collection[Package]) -> list[Package]:
+    """Return the checkpoints that the trial's previous generation sent."""
+    if roster.generation == roster.first:  # the previous generation trained another trial
+        return []
+    return [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
 
 
 def _check_running(
@@ -221,8 +233,12 @@ def _check_running(
         return _after_failure(roster, another, failed, packages)
     first = seated[0]
     in_order = replace(another, kill=not (first and first.busy))
-    if any(agent.phase in {member.LEAVING, member.SAVED} for agent in own):
+    phases = {agent.phase for agent in own}
+    if member.LEAVING in phases or (first and first.phase == member.SAVED):
         return in_order
+    if member.SAVED in phases:  # but rank 0 may have saved nothing
+        asking = [agent for agent in own if agent.phase == member.SAVED]
+        return _after_failure(roster, in_order, asking, packages)
     taken = {seat.token for seat in roster.members}
     joins = [
         agent
@@ -272,7 +288,9 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """Return the roster after a worker's failure.
+    """Return the roster after the workers of the agents `failed` have failed.
+
+    If only other ranks than rank 0 ask for a restart from a checkpoint, they are `failed`, too.
 
     The result is usually `another`, the roster for a new generation. More than `MOST_FAILURES`
     failures without a checkpoint in between are the trainer's fault. Then the trial ends with the

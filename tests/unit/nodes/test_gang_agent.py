@@ -511,6 +511,24 @@ def test_a_trials_end_counts_although_its_keeper_was_killed_before_the_answer(
     assert gang.recorded.turn.number == 1, "it was asked once"
 
 
+ASKS = """\
+import os, sys
+sys.exit(85 if os.environ["RANK"] == "1" else __import__("time").sleep(60))
+"""
+
+
+@pytest.mark.slow
+def test_a_gang_fails_if_a_rank_asks_for_restarts_and_rank_0_saves_nothing(gang: Gang) -> None:
+    for proc in (0, 1):
+        gang.start(proc, ASKS)
+    gang.keep(lambda: gang.roster.generation > 6 or gang.agents[1].poll() is not None)
+    assert gang.roster.generation == 3
+    assert gang.recorded.ended.code == 1
+    assert gang.place.err.read_text() == (
+        "rank 1 exited with 85, but rank 0 saved no new checkpoint\n"
+    )
+
+
 @pytest.mark.slow
 def test_a_gang_that_exits_with_85_without_a_checkpoint_has_failed(gang: Gang) -> None:
     """It would begin at the same point again and again."""

@@ -65,8 +65,8 @@ class Roster:
         kill: whether agents kill the training processes of the previous generation. False while
             rank 0 may still save a checkpoint.
         short: whether a generation that forms has fewer agents than the gang's `min`.
-        failures: how often training processes have failed since the last checkpoint. Processes of
-            lost jobs don't count.
+        failures: how often training processes have failed, or asked for a restart although rank 0
+            had saved nothing, since the last checkpoint. Processes of lost jobs don't count.
         code: the trial's exit code, or minus the number of the signal that killed it; None until
             the trial ends. In the state "done", the agents leave with this code.
         over: the limit that the trial exceeded (memory, time or disk); None if it exceeded none.
