@@ -271,7 +271,8 @@ class Trial:
         """Give a `with` block an empty folder to save into.
 
         The folder becomes the new checkpoint when the block ends. If the block raises, the previous
-        checkpoint stays valid. In a gang, the end of the block also sends the checkpoint to the
+        checkpoint stays valid. On another machine, links are restored as the files and folders to
+        which they led. In a gang, the end of the block also sends the checkpoint to the
         access point, and waits until this has succeeded or failed.
         """
         previous = self._manifest["folder"]
@@ -434,9 +435,12 @@ class Trial:
         try:
             manifest: dict[str, Any] = json.loads(text)
             folder = self._checkpoints / manifest["folder"]
-            for name in set(_files(folder)) - set(manifest["files"]):
+            for path in [
+                *folder.rglob("*")
+            ]:  # but not behind links: those are the user's own files
                 # HTCondor's spool adds files and never removes any
-                (folder / name).unlink(missing_ok=True)
+                if path.is_file() and str(path.relative_to(folder)) not in manifest["files"]:
+                    path.unlink(missing_ok=True)
             sums = {name: _checksum(folder / name) for name in manifest["files"]}
         except (OSError, ValueError, LookupError, TypeError) as error:
             words = "The checkpoint can't be read, so the trial starts from the beginning"
@@ -550,7 +554,21 @@ def _finite_metrics(metrics: dict[str, Any]) -> dict[str, float]:
 
 
 def _files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    """Return the names of a checkpoint's files as the agent sends them: links are followed.
+
+    A link to a folder in which it is itself is left out.
+    """
+    found: list[str] = []
+    ways: list[tuple[Path, tuple[str, ...]]] = [(folder, (os.path.realpath(folder.parent),))]
+    while ways:
+        path, above = ways.pop()
+        if path.is_file():
+            found.append(str(path.relative_to(folder)))
+        elif os.access(path, os.R_OK | os.X_OK) and path.is_dir():
+            real = os.path.realpath(path)
+            inside = [] if real in above else path.iterdir()
+            ways += [(each, (*above, real)) for each in inside]
+    return sorted(found)
 
 
 def _checksum(path: Path) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from trialfleet.nodes import trial
+from trialfleet.nodes.job.pack_and_unpack import pack, unpack_file
 
 ORDER = {
     "schema": 1,
@@ -231,6 +232,46 @@ def test_a_checkpoint_may_hold_folders(sandbox: Path) -> None:
     restored = trial.start().restore()
     assert restored is not None
     assert (restored / "deep/er/weights").read_bytes() == b"w"
+
+
+def arrive_elsewhere(sandbox: Path, folder: Path) -> trial.Trial:
+    """Send the checkpoint to another machine, as an agent does, and start the trial there."""
+    with (folder.with_suffix(".tar")).open("wb") as file:
+        pack(["checkpoint"], sandbox, file.write)
+    folder.mkdir()
+    (folder / "trial.json").write_text(json.dumps(ORDER))
+    with (folder.with_suffix(".tar")).open("rb") as file:
+        unpack_file(file, folder)
+    os.chdir(folder)
+    return trial.start()
+
+
+def test_a_checkpoint_may_hold_links_to_folders_and_files(sandbox: Path, tmp_path: Path) -> None:
+    """Such as a link to the epoch that was the best."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/vocabulary").write_text("words")
+    with trial.start().checkpoint() as folder:
+        (folder / "epoch-3").mkdir()
+        (folder / "epoch-3/weights").write_text("w")
+        (folder / "epoch-3/last").symlink_to("weights")
+        (folder / "best").symlink_to("epoch-3")
+        (folder / "tokens").symlink_to(tmp_path / "outside")
+        (folder / "epoch-3/above").symlink_to("..")  # a loop
+        (folder / "gone").symlink_to("nowhere")
+    (tmp_path / "outside/later").write_text("the user's own")
+    assert trial.start().restore() == folder
+    assert (tmp_path / "outside/later").exists()
+    (tmp_path / "outside/later").unlink()
+    restored = arrive_elsewhere(sandbox, tmp_path / "elsewhere").restore()
+    assert restored is not None
+    found = {
+        str(p.relative_to(restored)): p.read_text() for p in restored.rglob("*") if p.is_file()
+    }
+    of_epoch = {"weights": "w", "last": "w"}
+    assert found == {
+        **{f"{top}/{name}": text for top in ("epoch-3", "best") for name, text in of_epoch.items()},
+        "tokens/vocabulary": "words",
+    }
 
 
 def test_a_checkpoint_that_fails_half_way_leaves_the_previous_one(sandbox: Path) -> None:
