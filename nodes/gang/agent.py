@@ -9,8 +9,9 @@ agent runs until all trials are trained, or until its job must leave its slot. I
 
     0, 1, …    nothing is left to train; the keeper has written this code to the roster
     85         the job's machine is being vacated: HTCondor starts the job again elsewhere
-    86         too few of the gang's jobs have a slot, or this machine has a fault such as a full
-               disk. The job waits in the queue, and another gang may have its slot
+    86         too few of the gang's jobs have a slot. The job waits in the queue, and another gang
+               may have its slot
+    87         this machine has a fault, such as a full disk. The job waits for another slot
 """
 
 from __future__ import annotations
@@ -382,4 +383,4 @@ def main(job: str, command: list[str]) -> NoReturn:
     def live(channel: Channel) -> int:
         return Agent(command, cluster, proc, per_job, channel).run() << 8
 
-    agent.run(live, failure_status=EXIT_NO_GANG)
+    agent.run(live)

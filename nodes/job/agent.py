@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.messages import Order
 
 EXIT_UNANSWERED = 75
+EXIT_MACHINE_FAULT = 87
 JOB_SECONDS = "TRIALFLEET_JOB_SECONDS"  # in the environment: seconds for taking trials
 
 
@@ -93,15 +94,15 @@ class Agent:
 
 def main(command: Sequence[str]) -> NoReturn:
     """Run the agent of this job, and exit with its status."""
-    run(lambda channel: Agent(command, channel).run(), failure_status=1)
+    run(lambda channel: Agent(command, channel).run())
 
 
-def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
+def run(live: Callable[[Channel], int]) -> NoReturn:
     """Call `live` with the job's channel to the access point, then end this process.
 
     The process kills all its descendants, and ends with the wait status that `live` returned. If
-    `live` raised OSError, for example on a full disk, the exit code is `failure_status`. Outside of
-    an HTCondor job, this function exits with code 1 and does not call `live`.
+    `live` raised OSError, for example on a full disk, the exit code is EXIT_MACHINE_FAULT. Outside
+    of an HTCondor job, this function exits with code 1 and does not call `live`.
 
     After exit code 85 HTCondor restarts the job. The restarted job needs the channel's files, so
     this function restores them before the process exits with code 85.
@@ -114,7 +115,7 @@ def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
         status = live(channel)
     except OSError as error:  # this machine's fault, such as a full disk
         print(f"trialfleet: {error}", file=sys.stderr)
-        status = failure_status << 8
+        status = EXIT_MACHINE_FAULT << 8
     ProcessTree().end()
     if os.waitstatus_to_exitcode(status) == EXIT_CHECKPOINTED:
         with suppress(OSError):

@@ -30,8 +30,8 @@ ATTRIBUTES = (
     *("ExitCode", "ExitBySignal", "ExitSignal", "VacateReasonCode"),
 )
 # Exit codes that are not the machine's fault: success, rejected parameters, the access point did
-# not answer, a saved checkpoint.
-INNOCENT_CODES = (0, 64, 75, 85)
+# not answer, a saved checkpoint, a gang without enough slots.
+INNOCENT_CODES = (0, 64, 75, 85, 86)
 
 
 @dataclass(frozen=True)

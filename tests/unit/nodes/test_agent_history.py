@@ -15,6 +15,10 @@ FAILED = {
         {"ExitCode": 137, "ExitBySignal": False, "ExitSignal": 15},
         "exit code 137",
     ),
+    "its agent found a fault of the machine": (
+        {"ExitCode": 87, "ExitBySignal": False},
+        "exit code 87",
+    ),
     "no such program": ({"ExitBySignal": False, "StarterExitStatus": 9}, "never ran to its end"),
 }
 INNOCENT = {
@@ -22,6 +26,7 @@ INNOCENT = {
     "parameters can't be trained": {"ExitCode": 64, "ExitBySignal": False},
     "the access point did not answer": {"ExitCode": 75, "ExitBySignal": False},
     "checkpointed": {"ExitCode": 85, "ExitBySignal": False},
+    "its gang lacks slots": {"ExitCode": 86, "ExitBySignal": False},
     "drained": {"ExitCode": 5, "ExitBySignal": False, "VacateReasonCode": 1014},
     "drained fast": {"ExitBySignal": True, "ExitSignal": 9, "VacateReasonCode": 1014},
     "vacated, removed or held": {"ExitBySignal": True, "ExitSignal": 15, "VacateReasonCode": 1009},

@@ -353,7 +353,7 @@ def test_a_rank_leaves_a_machine_that_cannot_write_its_result(gang: Gang) -> Non
     resource.prlimit(gang.agents[0].pid, resource.RLIMIT_FSIZE, (4096, 4096))
     gang.gate.touch()
     gang.keep(lambda: gang.agents[0].poll() is not None)
-    assert gang.agents[0].returncode == 86
+    assert gang.agents[0].returncode == 87
     assert "trialfleet: [Errno 27] File too large" in gang.log(0)
     gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
     assert gang.recorded.job == "5.1", "the others train without it"

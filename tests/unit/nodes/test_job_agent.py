@@ -435,7 +435,7 @@ def test_a_job_ends_if_its_machine_cannot_write_a_file(point: AccessPoint) -> No
     agent = point.start("touch", "trained")
     point.wait_for(lambda: said(point) == ["ask None"])
     resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (4096, 4096))
-    assert point.wait(agent, 20) == 1
+    assert point.wait(agent, 20) == 87
     assert point.err == "trialfleet: [Errno 27] File too large\n"
     assert point.recorded() == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import classad2
 import pytest
 
 from tests.unit.plan.test_plan import make_study
@@ -68,6 +69,17 @@ def test_one_region_may_have_gangs_and_another_none(place: Path) -> None:
     assert attempt(study, run, region="B").submit.read_text().endswith("\nqueue\n")
     assert "keeper" not in run.region("B").dag.read_text()
     assert "each on 1 to 4 slots" in plan_text(Run(run.root))
+
+
+def test_a_gangs_job_waits_for_another_slot_after_a_machines_fault(place: Path) -> None:
+    lines = attempt(*planned(place)).submit.read_text().splitlines()
+    (rule,) = [line.partition("=")[2] for line in lines if line.startswith("on_exit_remove")]
+    leaves = {}
+    for code in (0, 1, 64, 75, 86, 87):
+        ad = classad2.ClassAd({"ExitBySignal": False, "ExitCode": code})
+        ad["Rule"] = classad2.ExprTree(rule)
+        leaves[code] = ad.eval("Rule")
+    assert leaves == {0: True, 1: True, 64: True, 75: True, 86: False, 87: False}
 
 
 def test_a_rank_gets_the_files_that_it_needs(place: Path) -> None:

@@ -110,6 +110,24 @@ def test_a_command_that_cant_be_run_is_final(folder: TrialFolder, code: int, exp
     )
 
 
+def test_an_agents_exit_with_87_is_the_machines_fault(folder: TrialFolder) -> None:
+    folder.agent_log.write_text("trialfleet: [Errno 27] File too large\n")
+    words = "exit code 87: the machine has a fault: [Errno 27] File too large"
+    assert read_outcome(folder, 87, "auc", {}) == Failed(error=words, final=False, by_machine=True)
+    folder.agent_log.unlink()
+    assert read_outcome(folder, 87, "auc", {}) == Failed(
+        error="exit code 87: the machine has a fault", final=False, by_machine=True
+    )
+
+
+def test_a_trainers_exit_with_87_is_its_own_fault(folder: TrialFolder) -> None:
+    folder.ended.write_text('{"code": 87, "seconds": 1, "over": null}')
+    folder.err.write_text("eighty-seven\n")
+    assert read_outcome(folder, 87, "auc", {}) == Failed(
+        error="exit code 87: eighty-seven", final=False
+    )
+
+
 def test_exit_64_is_final(folder: TrialFolder) -> None:
     folder.result.write_text('{"status": "failed", "error": "diverged"}')
     assert read_outcome(folder, 64, "auc", {}) == Failed(error="diverged", final=True)

@@ -11,6 +11,7 @@ from typing import Any
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet.spec.limits import NO_MONEY
+from trialfleet.nodes.job.agent import EXIT_MACHINE_FAULT
 from trialfleet.nodes.trial import EXIT_REJECTED
 from trialfleet.objective import is_number
 from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney, StoppedEarly
@@ -74,12 +75,21 @@ def read_outcome(
         return Failed(error=_own_words(folder) or "these parameters can't be trained", final=True)
     if return_code < -999:
         return _outcome_of_removed(folder.log, places)
+    if return_code == EXIT_MACHINE_FAULT and ended is None:  # the agent's exit code
+        return _outcome_of_machine_fault(folder.agent_log)
     how = f"signal {-return_code}" if return_code < 0 else f"exit code {return_code}"
     words = _own_words(folder)
     never_began = return_code in EXITS_NO_COMMAND
     error = f"{how}: {words}" if words else how
     by_machine = not never_began and blame_and_retries.blames_machine(words)
     return Failed(error=error, final=never_began, never_began=never_began, by_machine=by_machine)
+
+
+def _outcome_of_machine_fault(agent_log: Path) -> Failed:
+    words = last_line(agent_log).removeprefix("trialfleet: ")
+    error = f"exit code {EXIT_MACHINE_FAULT}: the machine has a fault"
+    error = f"{error}: {words}" if words else error
+    return Failed(error=error, final=False, by_machine=True)
 
 
 def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
