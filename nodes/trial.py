@@ -435,10 +435,9 @@ class Trial:
         try:
             manifest: dict[str, Any] = json.loads(text)
             folder = self._checkpoints / manifest["folder"]
-            for path in [
-                *folder.rglob("*")
-            ]:  # but not behind links: those are the user's own files
-                # HTCondor's spool adds files and never removes any
+            # HTCondor's spool adds files and never removes any. rglob doesn't follow links, behind
+            # which are the user's own files.
+            for path in [*folder.rglob("*")]:
                 if path.is_file() and str(path.relative_to(folder)) not in manifest["files"]:
                     path.unlink(missing_ok=True)
             sums = {name: _checksum(folder / name) for name in manifest["files"]}
