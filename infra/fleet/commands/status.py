@@ -17,6 +17,7 @@ from trialfleet.infra.fleet.htcondor.demand import Demand, PoolView
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.scaling.cost_record import updated_record
+from trialfleet.infra.fleet.scaling.last_report import current_report
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
@@ -146,7 +147,8 @@ class FleetStatus:
         unpriced: number of these nodes with an unknown price, which count as 0 in `spent`.
         silent: the errors of AWS regions that did not list their nodes, by region. Nodes there are
             missing in `nodes`.
-        notices: what else could not be read, such as an unreachable pool.
+        notices: what else could not be read, such as an unreachable pool, and why the autoscaler
+            launches no nodes.
     """
 
     fleet: str
@@ -225,8 +227,23 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
         min_nodes=fleet.nodes.min,
         max_nodes=fleet.nodes.max,
         silent={aws_region: str(error) for aws_region, error in listing.silent.items()},
-        notices=tuple(filter(None, (pool_notice, cost_notice, unknown))),
+        notices=(
+            *filter(None, (pool_notice, cost_notice, unknown)),
+            *_autoscaler_notices(fleet.full_name, run),
+        ),
     )
+
+
+def _autoscaler_notices(fleet: str, run: str) -> list[str]:
+    """Return what the autoscaler on this machine last reported on nodes that it can't start."""
+    report = current_report(fleet, run) or {}
+    if report.get("state") not in {"scaling", "failing"}:
+        return []
+    notes = (report.get("step") or {}).get("notes") or ()
+    return [
+        f"the autoscaler, at {report.get('at')}: {line}"
+        for line in ([report.get("error")] if report.get("state") == "failing" else notes)
+    ]
 
 
 def _read_pool(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:

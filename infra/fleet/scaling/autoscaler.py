@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 
-from trialfleet.errors import FleetError, InputError, PoolError
+from trialfleet.errors import FleetError, InputError, PoolError, TrialfleetError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice.candidates import candidates, rank_candidates
@@ -194,7 +194,8 @@ class Autoscaler:
         self._cost_ledger.add_reasons(view.nodes, decision.terminate)
         drained, refused = self._drain(decision.drain[: draining.IN_A_STEP], nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
-        launched = self._launch(decision, candidates, living, now)
+        launched, trouble = self._launch(decision, candidates, living, now)
+        troubles.append(trouble)
         return replace(
             self._build_step(view, living, now),
             nodes=dict(sorted(Counter(phases.values()).items())),
@@ -401,29 +402,39 @@ class Autoscaler:
         candidates: Sequence[Candidate],
         living: Sequence[Instance],
         now: datetime,
-    ) -> list[str]:
+    ) -> tuple[list[str], str]:
+        """Launch nodes. Return their ids, and why none was launched after an error.
+
+        If nodes are missing, the next launch follows after a pause.
+        """
         if not decision.launch:
-            return []
-        aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
-        prepared, self._prepared = self._prepared or self._prepare(), None
-        count, least = decision.launch, decision.least
-        got = launch.launch(
-            aws,
-            fleet,
-            prepared,
-            candidates,
-            count,
-            run,
-            say,
-            now=now,
-            least=least,
-            unlisted=living,
-        )
-        self._prepared = prepared  # not kept after a failed launch
+            return [], ""
+        prepared, self._prepared = self._prepared, None  # not kept after a failed launch
+        count = decision.launch
+        try:
+            prepared = prepared or self._prepare()
+            got = launch.launch(
+                self._aws,
+                self._fleet,
+                prepared,
+                candidates,
+                count,
+                self._run,
+                self._progress,
+                now=now,
+                least=decision.least,
+                unlisted=living,
+            )
+        except (TrialfleetError, OSError) as error:
+            trouble = f"no node was launched: {' '.join(str(error).split())}"
+            self._capacity.hold(now, trouble)
+            self._progress(trouble)
+            return [], trouble
+        self._prepared = prepared
         self._watch.add_launched(got.instances)
         if len(got.instances) >= count:
             self._capacity.reset()
         else:
             last = f": {got.refusals[-1]}" if got.refusals else ""
             self._capacity.hold(now, f"AWS launched {len(got.instances)} of {count} nodes{last}")
-        return [instance.id for instance in got.instances]
+        return [instance.id for instance in got.instances], ""

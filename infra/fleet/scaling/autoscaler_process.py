@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import traceback
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -22,7 +23,7 @@ from trialfleet.infra.fleet.htcondor.provisioning import Graph
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step, ignore_output_errors
-from trialfleet.infra.fleet.scaling.last_report import default_report
+from trialfleet.infra.fleet.scaling.last_report import default_report, note_current_report
 
 PAUSE = 5.0  # seconds between steps; each step makes a few calls to AWS and one to the pool
 LONGEST_PAUSE = 60.0  # seconds between steps after several failures
@@ -95,6 +96,8 @@ class Loop:
 
     def _scale(self) -> None:
         self._provisioned = self._was_provisioned()
+        with suppress(OSError):  # a full disk; only `fleet status` reads it
+            note_current_report(self._fleet, self._report)
         while not self._stop.is_set() and not self._step():
             self._stop.wait(self._until_next())
         self._tell("ended", self._release_nodes() if self._ends_with_run else "")

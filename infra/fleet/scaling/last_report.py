@@ -9,13 +9,32 @@ from typing import Any
 
 import platformdirs
 
-from trialfleet.files import object_or_empty, read_json
+from trialfleet.files import object_or_empty, read_json, write_json
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime, parse_lines
 
 
 def default_report(fleet: str) -> Path:
     """Return the file to which a fleet's autoscaler writes its reports on this machine."""
     return platformdirs.user_state_path("trialfleet") / "fleet" / f"{fleet}.json"
+
+
+def note_current_report(fleet: str, report: Path) -> None:
+    """Record that the fleet's present autoscaler on this machine reports to the file `report`."""
+    write_json(_current(fleet), {"report": str(report.absolute())})
+
+
+def current_report(fleet: str, run: str = "") -> dict[str, Any] | None:
+    """Return the last report of the fleet's last autoscaler on this machine, or None.
+
+    With `run`, a report about another run is ignored.
+    """
+    noted = object_or_empty(partial(read_json, _current(fleet))).get("report")
+    report = read_report(Path(str(noted)) if noted else default_report(fleet))
+    return report if report and (not run or report.get("run") in {run, ""}) else None
+
+
+def _current(fleet: str) -> Path:
+    return default_report(fleet).with_suffix(".current")
 
 
 def kept_ledger(fleet: str, account: str) -> Path:

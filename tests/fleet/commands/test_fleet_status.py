@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account, candidate, fleet, inputs
 from tests.fleet.mock_aws.moto_account import account as new_account
 from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU, pool_node
+from tests.fleet.mock_aws.small_world import world
 from tests.unit.terminal import printed
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.commands import status as fleet_status
@@ -19,6 +21,7 @@ from trialfleet.infra.fleet.htcondor.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.scaling import cost_record
+from trialfleet.infra.fleet.scaling.autoscaler_process import Loop
 from trialfleet.infra.fleet.scaling.draining import drain_text
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
 from trialfleet.infra.pool.machines import Machine, Resources, RunningTrial
@@ -307,3 +310,51 @@ def test_the_consoles_last_line_is_the_bootstraps_if_there_is_one() -> None:
     assert last_line(console) == "2026-11-20T12:00:01Z driver: present"
     assert last_line("a\r\n\r\nb\r\n\n") == "b"
     assert last_line("") == ""
+
+
+def test_why_the_autoscaler_launches_no_node_is_in_the_notices(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = PoolView(nodes=(), demand=Demand())
+    monkeypatch.setattr(pool_demand, "read_pool", lambda _fleet, _run: view)
+    with world() as here:
+        found: list[dict[str, tuple[str, ...]]] = []
+
+        class Looking:
+            """A graph whose provisioner's reports are read after its first and second step."""
+
+            def is_started(self) -> bool:
+                return True
+
+            def start(self) -> None:
+                raise AssertionError
+
+            def is_over(self) -> bool:
+                found.append(notices())
+                return len(found) == 3
+
+        def notices() -> dict[str, tuple[str, ...]]:
+            aws = here.account.aws
+            return {
+                run: fleet_status.status(aws, here.fleet, run=run).notices
+                for run in ("", "r1", "r2")
+            }
+
+        here.waiting = 1
+        here.account.faults.refuse("CreateFleet", "UnauthorizedOperation", status=403)
+        Loop(
+            here.autoscaler("r1"),
+            fleet=here.fleet.full_name,
+            run="r1",
+            report=cache / "run" / "fleet.json",  # where another program looks for it
+            graph=Looking(),  # type: ignore[arg-type]
+            pause=0.001,
+        ).run()
+        for seen_then, words in zip(found[1:], ("no node was", "1 more nodes"), strict=True):
+            (notice,) = seen_then[""]
+            assert notice.startswith("the autoscaler, at 2")
+            assert f": {words}" in notice
+            assert "no node was launched: 1 x g5.xlarge spot in eu-west-1a" in notice
+            assert seen_then["r1"] == (notice,)
+            assert seen_then["r2"] == ()
+        assert notices()[""] == (), "it has ended"

@@ -547,6 +547,34 @@ def test_requests_after_a_lack_of_capacity_have_growing_pauses() -> None:
         assert "ec2:CreateFleet" in calls_of(here, scaler.step)
 
 
+@pytest.mark.parametrize("operation", ["CreateFleet", "DescribeSubnets"])
+def test_a_step_goes_on_although_no_node_can_be_launched(operation: str) -> None:
+    with world() as here:
+        scaler = here.autoscaler("r1")
+        launch_busy_node(here, scaler)
+        (name,) = here.pool
+        scaler.step()
+        here.change(name, idle_since=here.now, draining=True, drain_reason="trialfleet: done")
+        here.account.faults.refuse(operation, "UnauthorizedOperation", status=403)
+        here.waiting = 1
+        scaler._prepared = None  # as after a restart
+        step = scaler.step()
+        assert [one.instance for one in step.terminated] == [name]
+        assert not here.living()
+        assert step.launched == ()
+        assert step.waiting == 1
+        (note,) = step.notes
+        assert note.startswith("no node was launched: ")
+        assert f"permission to call {operation} is denied" in note
+        assert here.messages[-1] == note
+        here.pool = {}
+        (held,) = scaler.step().notes
+        assert f"useful: {note}; retried at" in held, "and AWS is not asked"
+        here.account.faults.reset()
+        here.later(minutes=1)
+        assert len(scaler.step().launched) == 1
+
+
 def calls_of(here: World, step: Callable[[], object]) -> list[str]:
     here.account.faults.calls.clear()
     step()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.mock_aws.nodes_at_hand import NOW
+from tests.fleet.mock_aws.small_world import world
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.files import lock_file
 from trialfleet.infra.fleet.scaling import down_note
@@ -297,6 +298,27 @@ def test_a_graph_starts_with_its_first_node_and_ends_its_provisioner(tmp_path: P
     assert scripted.least == [1, 1, 1, 0, 0]
     assert graph.started == 1
     assert read_report(report)["mode"] == "provisioner"  # type: ignore[index]
+
+
+def test_a_graph_starts_and_ends_although_no_more_nodes_can_be_launched(tmp_path: Path) -> None:
+    with world() as here:
+        here.waiting = 1
+        here.autoscaler("r1").step()
+        here.join()
+        here.account.faults.refuse("CreateFleet", "UnauthorizedOperation", status=403)
+        here.waiting = 2
+        graph = ScriptedGraph(looks=2)
+        made = Loop(
+            here.autoscaler("r1"),
+            fleet="f",
+            run="r1",
+            report=tmp_path / "run" / "fleet.json",
+            graph=graph,  # type: ignore[arg-type]
+            progress=lambda line: made.stop() if "this step failed" in line else None,
+            pause=0.001,
+        )
+        made.run()
+        assert (graph.started, graph.looks) == (1, 0)
 
 
 def test_a_provisioner_that_was_killed_asks_for_no_first_node_again(tmp_path: Path) -> None:
