@@ -159,7 +159,7 @@ def asking(what: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise FleetError(explain_error(error, what)) from error
+        raise FleetError(f"{what}: {explain_error(error)}") from error
     except NoCredentialsError as error:
         raise FleetError(
             f"{what}: there are no AWS credentials here: set AWS_PROFILE, run `aws configure`, "
@@ -178,15 +178,15 @@ def asking(what: str) -> Iterator[None]:
         raise FleetError(f"{what}: {error}") from error
 
 
-def explain_error(error: ClientError, what: str) -> str:
-    """Return a line on why AWS refused `what`, with advice if a permission is missing."""
+def explain_error(error: ClientError) -> str:
+    """Return a line on why AWS refused a request, with advice if a permission is missing."""
     code, reason = error_code(error), " ".join(error_message(error).split())[:LONGEST_REASON]
     if code in DENIED:
         advice = _denial_advice(error_message(error))
-        return f"{what}: the permission {permission(error)} is denied ({reason}); {advice}"
+        return f"the permission {permission(error)} is denied ({reason}); {advice}"
     # If the answer has no error code, botocore gives its HTTP status.
     code = f"HTTP {code}" if code.isdigit() else code
-    return f"{what}: AWS refused: {': '.join(filter(None, (code, reason)))}"
+    return f"AWS refused: {': '.join(filter(None, (code, reason)))}"
 
 
 def _denial_advice(message: str) -> str:

@@ -61,13 +61,15 @@ class RegionNetwork:
     subnets: dict[str, str]
 
 
-def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
+def places(aws: Aws, fleet: Fleet, *, each: bool = True) -> dict[str, RegionNetwork]:
     """Return the network for nodes in each of the fleet's AWS regions.
+
+    Without `each`, a region that has or lists no subnets is left out, if another one has some.
 
     Raises:
         InputError: a subnet that the fleet names is in none of these regions, or a region's named
             subnets are in several VPCs.
-        FleetError: an AWS region has neither a named subnet nor a default VPC.
+        FleetError: an AWS region has neither a named subnet nor a default VPC, or lists none.
     """
     named = fleet.subnets
     listed = {
@@ -81,10 +83,15 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
             f"subnets: the fleet's AWS regions ({where}) have no {', '.join(missing)}; correct "
             "`subnets:`, or add the right region to `aws_regions`"
         )
-    return {
-        region: _place(subnets or _default_subnets(aws, region), region)
-        for region, subnets in listed.items()
-    }
+    found, refusals = {}, []
+    for region, subnets in listed.items():
+        try:
+            found[region] = _place(subnets or _default_subnets(aws, region), region)
+        except FleetError as error:
+            refusals.append(error)
+    if refusals and (each or not found):
+        raise refusals[0]
+    return found
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:

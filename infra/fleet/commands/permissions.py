@@ -152,7 +152,7 @@ def _run_probe(check: str, probe: Callable[[], Any]) -> Finding:
     try:
         probe()
     except ClientError as error:
-        refusal, reason = error, explain_error(error, check)
+        refusal, reason = error, f"{check}: {explain_error(error)}"
     except (BotoCoreError, TrialfleetError) as error:
         refusal, reason = error.__cause__, str(error)
     else:

@@ -34,7 +34,8 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 class Prepared:
     """The AWS resources that launches need.
 
-    `make` creates the launch templates of an AWS region, and the resources to which they refer.
+    `places` lacks AWS regions without a subnet. `make` creates the launch templates of another
+    region, and the resources to which they refer.
     `templates` has the templates made so far, by AWS region and name suffix.
     """
 
@@ -51,7 +52,8 @@ class Prepared:
 
     def subnet(self, pool: Candidate) -> str | None:
         """Return the subnet for nodes of `pool`, or None if the pool's zone has no subnet."""
-        return self.places[pool.aws_region].subnets.get(pool.zone)
+        place = self.places.get(pool.aws_region)
+        return place.subnets.get(pool.zone) if place else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries
-from trialfleet.infra.fleet.aws.clients import Aws, asking
+from trialfleet.infra.fleet.aws.clients import Aws, asking, explain_error
 from trialfleet.infra.fleet.choice.candidates import worth_most
 from trialfleet.infra.fleet.instances import inventory, request_names
 from trialfleet.infra.fleet.instances.fleet_request import Answer, Failure, FleetRequest, Prepared
@@ -64,12 +64,14 @@ JUST_MADE = {
 class Refusal:
     """Capacity pools that AWS or the fleet's limits refused, and the reason.
 
-    `code` is AWS's error code, or empty if there is none.
+    `code` is AWS's error code, or empty if there is none. `is_error` means that the cause is not
+    in the capacity pools, but in a permission, for example, or in the request itself.
     """
 
     pools: str
     reason: str
     code: str = ""
+    is_error: bool = False
 
     @property
     def is_temporary(self) -> bool:
@@ -114,9 +116,9 @@ def launch(
     gang can't use fewer than `least` nodes, so a zone with less room is skipped. The nodes of a
     gang are all spot or all on-demand, because these two need separate requests.
 
-    Raises:
-        FleetError: no node was launched, for a reason that applies to every candidate.
-        InputError: the fleet's machine image can't be used, and no node was launched.
+    FleetError if no node was launched, because every request was an error, or because AWS did not
+    answer one. After the latter no other candidate is requested, because AWS may have started
+    nodes.
     """
     known = inventory.instances(aws, fleet, gone=True)
     listed = {one.id for one in known}
@@ -133,10 +135,11 @@ def launch(
             while missing > 0 and (left := [one for one in group if order.can_launch_in(one)]):
                 try:
                     got = order.ask(left, missing, max(1, least - (wanted - missing)))
-                except (FleetError, InputError) as error:
+                except FleetError as error:
                     if not launched.instances:  # the caller must get the nodes that came
                         raise
-                    got = Launched(refusals=[Refusal(pools=lifecycle, reason=str(error))])
+                    launched.refusals.append(Refusal(pools=lifecycle, reason=str(error)))
+                    return launched
                 unpriced = order.set_prices(left, got.instances)
                 results = (*_launched_lines(got.instances), *map(str, got.refusals), unpriced)
                 for line in filter(None, results):
@@ -146,6 +149,14 @@ def launch(
                 missing -= len(got.instances)
                 if not got.instances:
                     break
+    return _raise_error(launched)
+
+
+def _raise_error(launched: Launched) -> Launched:
+    """Return `launched`. FleetError if there is no node, and each refusal is an error."""
+    refusals = launched.refusals
+    if refusals and not launched.instances and all(one.is_error for one in refusals):
+        raise FleetError(str(refusals[0]))
     return launched
 
 
@@ -229,7 +240,10 @@ class _Order:
         return Refusal(pools=lifecycle, reason=reason)
 
     def ask(self, pools: Sequence[Candidate], wanted: int, least: int) -> Launched:
-        """Request at most `wanted` nodes of `pools`; none if fewer than `least` are possible."""
+        """Request at most `wanted` nodes of `pools`; none if fewer than `least` are possible.
+
+        FleetError if AWS may have started nodes, but doesn't say so.
+        """
         usable = [one for one in pools if self.prepared.subnet(one)]
         if not usable:
             reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
@@ -242,10 +256,18 @@ class _Order:
             return Launched(refusals=_group_refusals(usable, reason))
         count = min(wanted, first)
         paid = [one for one, number in zip(usable, affordable, strict=True) if number >= count]
-        with asking(f"{count} x {label(paid[:1])}"):
+        what = f"{count} x {label(paid[:1])}"
+        try:
+            for one in paid:
+                self.prepared.template(self.fleet, one)
+        except (FleetError, InputError) as error:
+            return Launched(refusals=[Refusal(pools=what, reason=str(error), is_error=True)])
+        with asking(what):
             name, answer = self._send_until_known(paid, count, least)
-            if not answer.made:
-                self._raise_lasting_failure(answer)
+            if not answer.made and any(map(_is_unanswered, answer.failures)):
+                raise _client_error(answer.failures[0])
+        if not answer.made and answer.failures and not any(map(_word, answer.failures)):
+            return Launched(refusals=[_lasting_refusal(what, answer.failures[0])])
         instances = [self._new_instance(id_, pool, name) for id_, pool in answer.made.items()]
         self.known += instances
         self.refused |= {one.pool.pool for one in answer.failures if one.pool}
@@ -359,12 +381,15 @@ class _Order:
             launch=name,
         )
 
-    def _raise_lasting_failure(self, answer: Answer) -> None:
-        """Raise the first failure if requests for other capacity pools would fail as well."""
-        if answer.failures and not any(map(_word, answer.failures)):
-            one = answer.failures[0]
-            error = {"Error": {"Code": one.code, "Message": one.message}}
-            raise ClientError(error, "CreateFleet")  # type: ignore[arg-type]
+
+def _client_error(failure: Failure) -> ClientError:
+    error = {"Error": {"Code": failure.code, "Message": failure.message}}
+    return ClientError(error, "CreateFleet")  # type: ignore[arg-type]
+
+
+def _lasting_refusal(what: str, failure: Failure) -> Refusal:
+    reason = explain_error(_client_error(failure))
+    return Refusal(pools=what, reason=reason, code=failure.code, is_error=True)
 
 
 def _group_refusals(pools: Sequence[Candidate], reason: str) -> list[Refusal]:

@@ -102,11 +102,11 @@ def prepare(
     """Create or correct the AWS resources that nodes need.
 
     The nodes' costs belong to `run`, unless it is empty. With `everywhere`, all AWS regions with a
-    candidate get their resources now. Otherwise a region gets them when its first node is
-    requested.
+    subnet for a candidate get their resources now. Otherwise a region gets them when its first node
+    is requested.
     """
     account = aws.account(fleet.home)
-    places = network.places(aws, fleet)
+    places = network.places(aws, fleet, each=False)
     progress("the bucket and the nodes' program in it")
     bucket_name = bucket.ensure(aws, fleet, account)
     settings = node_settings(fleet, inputs, bucket_name)
@@ -142,7 +142,8 @@ def prepare(
 
     prepared = Prepared(places=places, make=make)
     for one in sorted(candidates, key=lambda one: one.aws_region) if everywhere else ():
-        prepared.template(fleet, one)
+        if prepared.subnet(one):
+            prepared.template(fleet, one)
     return prepared
 
 

@@ -403,7 +403,7 @@ class Autoscaler:
         living: Sequence[Instance],
         now: datetime,
     ) -> tuple[list[str], str]:
-        """Launch nodes. Return their ids, and why none was launched after an error.
+        """Launch nodes. Return their ids, and errors that prevented some, or an empty text.
 
         If nodes are missing, the next launch follows after a pause.
         """
@@ -432,9 +432,11 @@ class Autoscaler:
             return [], trouble
         self._prepared = prepared
         self._watch.add_launched(got.instances)
+        lasting = [str(one) for one in got.refusals if one.is_error]
         if len(got.instances) >= count:
             self._capacity.reset()
         else:
-            last = f": {got.refusals[-1]}" if got.refusals else ""
-            self._capacity.hold(now, f"AWS launched {len(got.instances)} of {count} nodes{last}")
-        return [instance.id for instance in got.instances], ""
+            whys = "; ".join(dict.fromkeys([*lasting, *map(str, got.refusals[-1:])]))
+            held = f"AWS launched {len(got.instances)} of {count} nodes"
+            self._capacity.hold(now, ": ".join(filter(None, (held, whys))))
+        return [instance.id for instance in got.instances], "; ".join(lasting)

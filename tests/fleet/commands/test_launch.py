@@ -187,6 +187,72 @@ def test_a_region_without_room_leaves_the_rest_to_another(cloud: Account) -> Non
     assert len(cloud.capacity.requests) == 2
 
 
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "VcpuLimitExceeded", "OptInRequired"])
+def test_a_region_that_refuses_lastingly_leaves_the_nodes_to_another(
+    cloud: Account, code: str
+) -> None:
+    cloud.faults.refuse("CreateFleet", code, aws_region=HOME)
+    launched, messages = ask_two_regions(cloud)
+    assert zones(launched) == [AWAY + "a"] * 3
+    [refusal] = launched.refusals
+    assert "g5.xlarge spot in eu-west-1a (0.400 USD/h): " in str(refusal)
+    assert "said the test" in str(refusal)
+    assert str(refusal) in messages
+
+
+def test_a_region_whose_resources_cannot_be_made_leaves_the_nodes_to_another(
+    cloud: Account,
+) -> None:
+    cloud.faults.refuse("CreateSecurityGroup", "UnauthorizedOperation", aws_region=HOME)
+    launched, _ = ask_two_regions(cloud)
+    assert zones(launched) == [AWAY + "a"] * 3
+    assert "the security group trialfleet-f in eu-west-1: the perm" in str(launched.refusals[0])
+
+
+def test_a_region_without_subnets_leaves_the_nodes_to_another(cloud: Account) -> None:
+    for zone in "abc":
+        cloud.client("ec2").delete_subnet(SubnetId=cloud.subnet(HOME + zone))
+    launched, _ = ask_two_regions(cloud)
+    assert zones(launched) == [AWAY + "a"] * 3
+    assert launched.refusals[0].reason == "no subnet in this zone"
+    spec = two_regions()
+    got = up.up(cloud.aws, spec, inputs(), [A, candidate(AWAY + "a")], 4)
+    assert len(got.instances) == 4
+
+
+def test_no_second_region_is_asked_while_the_first_may_have_started_nodes(cloud: Account) -> None:
+    cloud.faults.refuse("CreateFleet", "InternalError", aws_region=HOME)
+    with pytest.raises(FleetError, match="InternalError"):
+        ask_two_regions(cloud)
+    assert cloud.instances() == []
+    assert inventory.instances(cloud.aws, two_regions()) == []
+
+
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "VcpuLimitExceeded"])
+def test_a_lasting_refusal_of_spot_leaves_on_demand_its_share(cloud: Account, code: str) -> None:
+    both = [A, candidate(HOME + "b", price=1, lifecycle="on-demand")]
+    cloud.faults.refuse(
+        "CreateFleet",
+        code,
+        when=lambda body: body["TargetCapacitySpecification.DefaultTargetCapacityType"] == "spot",
+    )
+    launched = ask(cloud, both, 2, spot={"share": 0.5})
+    assert zones(launched) == [HOME + "b"]
+    assert "said the test" in str(launched.refusals[0])
+
+
+def two_regions() -> Fleet:
+    return fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
+
+
+def ask_two_regions(cloud: Account) -> tuple[Launched, list[str]]:
+    """Ask for three nodes, best in `HOME`, as the autoscaler does."""
+    spec, pools, messages = two_regions(), [A, candidate(AWAY + "a")], list[str]()
+    made = up.prepare(cloud.aws, spec, inputs(), pools, everywhere=False)
+    launched = launch.launch(cloud.aws, spec, made, pools, 3, "r1", messages.append, now=NOON)
+    return launched, messages
+
+
 def test_a_zone_without_a_subnet_is_skipped(cloud: Account) -> None:
     subnet = cloud.subnet(HOME + "b")
     assert zones(ask(cloud, [A, B], subnets=[subnet])) == [HOME + "b"]

@@ -575,6 +575,26 @@ def test_a_step_goes_on_although_no_node_can_be_launched(operation: str) -> None
         assert len(scaler.step().launched) == 1
 
 
+def test_a_region_that_refuses_every_launch_is_named_while_another_gives_the_nodes() -> None:
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    with world(aws_regions=[HOME, AWAY], zones=[], ami=images) as here:
+        here.candidates = [candidate(price=0.39), candidate(AWAY + "a")]
+        here.account.faults.refuse("CreateFleet", "OptInRequired", aws_region=HOME)
+        scaler = here.autoscaler("r1")
+        here.waiting = 1
+        step = scaler.step()
+        assert [one.aws_region for one in here.living()] == [AWAY]
+        assert len(step.launched) == 1
+        (note,) = step.notes
+        assert "g5.xlarge spot in eu-west-1a (0.390 USD/h): AWS refused: OptInRequired" in note
+        here.account.capacity.lack(AWAY + "a", room=1)
+        here.waiting = 2
+        scaler.step()
+        (held,) = scaler.step().notes
+        assert "AWS launched 0 of 1 nodes: 1 x g5.xlarge spot in eu-west-1a" in held
+        assert "InsufficientInstanceCapacity" in held
+
+
 def calls_of(here: World, step: Callable[[], object]) -> list[str]:
     here.account.faults.calls.clear()
     step()
