@@ -37,6 +37,7 @@ from trialfleet.infra.fleet.scaling.scaling_decision import (
     Decision,
     Node,
     Removal,
+    affordable,
     decide,
     left_alone,
     phase,
@@ -183,10 +184,13 @@ class Autoscaler:
         unknown = self._cost_ledger.unknown_reason(is_silent=bool(unheard))
         paused = "; ".join(filter(None, (is_down, unavailable, unknown)))
         limits = self._limits(candidates, nodes, paused, least, now)
+        candidates, needed = affordable(candidates, rooms, view.demand.idle, nodes, limits, now)
+        limits = self._limits(candidates, nodes, paused, least, now)
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
         demand, lines = self._unmatched.remove_unmatched(view.demand, unmatched, now)
         count = len(nodes) or len(unheard)  # a silent region may have nodes
-        stop = required_stop(limits, count, wanted=bool(view.demand.waiting_trials or least))
+        is_wanted = view.demand.waiting_trials or least
+        stop = required_stop(limits, count, needed if is_wanted else 0)
         ended, limits, trouble = self._end_trials(stop, limits)
         phases = {node.id: phase(node, limits, now) for node in nodes}
         unfit = self._unfit.reason(phases, listed, now)
@@ -430,9 +434,9 @@ class Autoscaler:
             self._capacity.hold(now, trouble)
             self._progress(trouble)
             return [], trouble
-        self._prepared = prepared
         self._watch.add_launched(got.instances)
         lasting = [str(one) for one in got.refusals if one.is_error]
+        self._prepared = None if lasting else prepared
         if len(got.instances) >= count:
             self._capacity.reset()
         else:

@@ -29,22 +29,24 @@ class PriceCapStop:
     finals: bool
 
 
-def required_stop(limits: Limits, nodes: int, wanted: bool) -> PriceCapStop | None:
+def required_stop(limits: Limits, nodes: int, needed: int) -> PriceCapStop | None:
     """Return the order to end jobs of a run, or None if no job must end.
 
-    `wanted` says whether a job waits. If a job waits and `nodes` is 0, the run needs a new node. If
-    too little money is left for this node, all jobs of the run must end.
+    `needed` is the number of new nodes on which a waiting job can begin, or 0 if no job waits. If
+    `nodes` is 0 and too little money is left for these nodes, all jobs of the run must end.
     """
     cap, spent = limits.run_cap, limits.spent
     if cap is None:
         return None
     reason, share = run_cap_reached(cap, spent), cap * (1 - limits.reserve)
-    if not reason and wanted and not nodes and limits.affordable_nodes(0.0) < 1:
+    if not reason and not nodes and limits.affordable_in_run(0.0) < needed:
         # Without nodes costs don't grow, so the cap would never be reached.
+        cost = "a new node costs until it can train"
+        if needed > 1:
+            cost = f"the {needed} new nodes with which a gang begins cost until they can train"
         reason = (
-            f"${cap - spent:.2f} of the run's cap of ${cap:.2f} is left, less than a new node "
-            f"costs until it can train (${limits.price:.2f} per hour for {limits.boot_minutes:g} "
-            "minutes)"
+            f"${cap - spent:.2f} of the run's cap of ${cap:.2f} is left, less than {cost} "
+            f"(${needed * limits.price:.2f} per hour for {limits.boot_minutes:g} minutes)"
         )
     if reason:
         return PriceCapStop(reason=NO_MONEY + reason, finals=True)

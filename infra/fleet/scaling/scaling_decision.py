@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Literal
 
 from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
-from trialfleet.infra.fleet.spec.limits import Limits, affordable_nodes, run_cap_reached
-from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.fleet.spec.limits import Limits, run_cap_reached
+from trialfleet.infra.fleet.spec.machines import Candidate, Instance
 from trialfleet.infra.pool.machines import OURS, Machine, Resources
 
 SILENT_MINUTES = 5.0  # a node that the pool has not seen for this time counts as lost
@@ -106,6 +107,43 @@ def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime)
         drain=(*rest.drain, *(_was_idle(fleet, node) for node in idle)),
         reasons=tuple(filter(None, (_unfit_text(packing, limits.room), held_back))),
     )
+
+
+def affordable(
+    candidates: Sequence[Candidate],
+    rooms: Mapping[str, Resources],
+    waiting: Sequence[Group],
+    nodes: Sequence[Node],
+    limits: Limits,
+    now: datetime,
+) -> tuple[list[Candidate], int]:
+    """Return the candidates for which the caps on costs pay, and how many nodes of the first.
+
+    The number is 1, or as many as a gang needs to begin. `rooms` has the resources of a new node,
+    by instance type. If the caps pay for no spot candidate, all spot ones are kept, and likewise
+    the on-demand ones. If they pay for no candidate at all, the cheapest comes first.
+    """
+    if limits.hour_cap is None and limits.run_cap is None:
+        return list(candidates), 1
+    fleet = _Fleet(nodes, limits, now)
+    rate, free = fleet.rate(fleet.not_in_phases(GONE)), fleet.free_rooms()
+    gangs = any(group.least > 1 for group in waiting)
+
+    @cache
+    def needed(kind: str) -> int:
+        return max(1, least_new(waiting, free, rooms[kind], limits.max_nodes)) if gangs else 1
+
+    paid = [
+        one
+        for one in candidates
+        if replace(limits, price=one.price).affordable_nodes(rate) >= needed(one.type.name)
+    ]
+    lifecycles = {one.lifecycle for one in paid}
+    rest = [one for one in candidates if one.lifecycle not in lifecycles]
+    if not paid:
+        rest.sort(key=lambda one: needed(one.type.name) * one.price)
+    found = [*paid, *rest]
+    return found, needed(found[0].type.name) if found else 1
 
 
 def unmatched_trials(
@@ -215,11 +253,11 @@ def _allowance(fleet: _Fleet) -> tuple[int, str]:
     }
     if limits.hour_cap is not None:
         text = f"the cap is ${limits.hour_cap:.2f} per hour, and the nodes cost ${rate:.2f}"
-        bounds[text] = affordable_nodes(limits.hour_cap, rate, limits.price)
+        bounds[text] = limits.affordable_in_hour(rate)
     if limits.run_cap is not None:
         left = limits.run_cap - limits.spent
         text = f"${left:.2f} is left of the run's cap of ${limits.run_cap:.2f}"
-        bounds[text] = limits.affordable_nodes(rate)
+        bounds[text] = limits.affordable_in_run(rate)
     if limits.paused:
         bounds[limits.paused] = 0
     bound, allowed = min(bounds.items(), key=lambda item: item[1])
@@ -256,7 +294,7 @@ def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
     rate = fleet.rate(fleet.not_in_phases(LEAVING))
     over: list[Node] = []
     for node in going:
-        if affordable_nodes(limits.hour_cap, rate, limits.price) >= 0:
+        if limits.affordable_in_hour(rate) >= 0:
             break
         over.append(node)
         rate -= fleet.price(node)

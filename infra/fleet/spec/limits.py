@@ -1,8 +1,9 @@
 """A fleet's limits, and how many more nodes its caps on costs allow.
 
 The autoscaler checks the hourly cap twice: when it decides on launches, by the price of the best
-candidate, and at a launch, by the prices of all requested candidates and of all nodes that AWS
-lists. Only the first check can say why trials wait. `fleet up` makes only the second check.
+candidate for which the caps pay, and at a launch, by the prices of all requested candidates and of
+all nodes that AWS lists. Only the first check can say why trials wait. `fleet up` makes only the
+second check.
 """
 
 from __future__ import annotations
@@ -64,6 +65,14 @@ class Limits:
     paused: str = ""
 
     def affordable_nodes(self, rate: float) -> int:
+        """Return how many new nodes both caps allow if existing nodes cost `rate` USD per hour."""
+        return min(self.affordable_in_hour(rate), self.affordable_in_run(rate))
+
+    def affordable_in_hour(self, rate: float) -> int:
+        """Return how many new nodes `hour_cap` allows. -1 if the existing nodes exceed it."""
+        return affordable_nodes(self.hour_cap, rate, self.price)
+
+    def affordable_in_run(self, rate: float) -> int:
         """Return how many new nodes can boot before `run_cap` is used up.
 
         Existing nodes cost `rate` USD per hour. Return UNBOUNDED without a cap, and -1 if the

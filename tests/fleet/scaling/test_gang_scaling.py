@@ -187,6 +187,35 @@ def test_types_too_small_for_the_waiting_jobs_are_skipped(
         assert {one.type for one in here.living()} == {"g5.12xlarge"}
 
 
+def test_a_run_ends_if_its_money_pays_for_too_few_nodes_for_a_gang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with world(gangs={}, nodes={"max": 4}, price_cap={"run": 0.25}) as here:
+        monkeypatch.setattr(here, "_look", ask(waiting(gang(2, 3))))  # a node costs $0.13 to boot
+        step = here.autoscaler("r1").step()
+        assert (step.launched, here.stops) == ((), [("r1", here.stops[0][1])])
+        assert step.stopped == (
+            "no money is left: $0.25 of the run's cap of $0.25 is left, less than the 2 new nodes "
+            "with which a gang begins cost until they can train ($0.80 per hour for 20 minutes)"
+        )
+        large = candidate(name="g5.12xlarge", price=0.7)  # one holds the gang
+        kind = replace(large.type, gpus=4, vcpus=48, memory_mb=196_608)
+        here.candidates = [candidate(), replace(large, type=kind)]
+        assert len(here.autoscaler("r1").step().launched) == 1
+        assert {one.type for one in here.living()} == {"g5.12xlarge"}
+        assert len(here.stops) == 1
+
+
+def test_a_training_gang_or_a_single_trial_needs_money_for_one_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Group(need=replace(ONE_GPU, cpus=2), jobs=1)
+    for groups in ([gang(1, 3)], [gang(2, 2), alone]):
+        with world(gangs={}, nodes={"max": 4}, price_cap={"run": 0.25}) as here:
+            monkeypatch.setattr(here, "_look", ask(waiting(*groups)))
+            assert len(here.autoscaler("r1").step().launched) == 1
+
+
 @pytest.mark.parametrize("changes", [{"nodes": {"max": 1}}, {"price_cap": {"hour": 3.5}}])
 def test_the_price_of_a_gang_is_that_of_the_first_type_on_which_it_can_begin(
     changes: dict[str, Any],

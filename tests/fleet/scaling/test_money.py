@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.fleet.mock_aws.moto_account import candidate
 from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU
 from tests.fleet.mock_aws.small_world import World, world
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler
@@ -26,8 +29,8 @@ def limits(spent: float, cap: float | None = 10.0, reserve: float = 0.2) -> Limi
     )
 
 
-def finals_end(*of: float, nodes: int = 1, wanted: bool = True, **more: float) -> list[bool | None]:
-    found = [required_stop(limits(spent, **more), nodes, wanted) for spent in of]
+def finals_end(*of: float, nodes: int = 1, needed: int = 1, **more: float) -> list[bool | None]:
+    found = [required_stop(limits(spent, **more), nodes, needed) for spent in of]
     return [one.finals if one else None for one in found]
 
 
@@ -37,13 +40,13 @@ def test_trials_end_at_their_share_and_full_trainings_at_the_cap() -> None:
 
 
 def test_without_a_cap_nothing_ends() -> None:
-    assert required_stop(limits(1e6, cap=None), 0, wanted=True) is None
+    assert required_stop(limits(1e6, cap=None), 0, needed=1) is None
 
 
 def test_money_that_is_too_little_for_a_useful_node_counts_as_spent() -> None:
     assert finals_end(9.79, 9.81, nodes=0) == [False, True]
     assert finals_end(9.81, nodes=1) == [False]  # it continues until the cap
-    assert finals_end(9.81, nodes=0, wanted=False) == [False]
+    assert finals_end(9.81, nodes=0, needed=0) == [False]
     assert finals_end(0.0, nodes=0, cap=0.19) == [True]
 
 
@@ -63,7 +66,7 @@ TOO_LITTLE = (
     ],
 )
 def test_the_reason_says_what_is_spent(spent: float, nodes: int, reason: str) -> None:
-    found = required_stop(limits(spent), nodes, wanted=True)
+    found = required_stop(limits(spent), nodes, needed=1)
     assert found
     assert found.reason == NO_MONEY + reason
 
@@ -130,6 +133,30 @@ def test_a_run_without_money_for_any_node_ends() -> None:
         here.waiting = 2
         step = here.autoscaler("r1").step()
         assert (step.launched, ended(here)) == ((), [("r1", True)])
+
+
+@pytest.mark.parametrize("cap", [{"run": 0.1}, {"hour": 0.9}])
+def test_a_cheaper_candidate_is_taken_if_the_cap_does_not_pay_for_the_best(
+    cap: dict[str, float],
+) -> None:
+    with world(price_cap=cap) as here:
+        best, cheap = candidate(price=0.35), candidate(name="g4dn.xlarge", price=0.2)
+        here.candidates = [best, replace(cheap, type=replace(cheap.type, gpu="T4"))]
+        here.waiting = 4
+        scaler = here.autoscaler("r1")
+        for _ in range(4):
+            scaler.step()
+        assert not here.stops
+        # $0.10 pay for 20 minutes at $0.30 per hour.
+        prices = [0.2] if "run" in cap else [0.2, 0.35, 0.35]
+        assert sorted(one.price or 0.0 for one in here.living()) == prices
+
+
+def test_an_unaffordable_on_demand_share_does_not_hold_back_spot() -> None:
+    with world(price_cap={"run": 0.1}, spot={"share": 0.5}) as here:
+        here.candidates = [candidate(price=0.1), candidate(price=0.6, lifecycle="on-demand")]
+        here.waiting = 1
+        assert len(here.autoscaler("r1").step().launched) == 1
 
 
 def test_a_graph_that_waits_for_an_unaffordable_node_ends() -> None:
