@@ -50,7 +50,7 @@ def fleet_bucket(fleet: Fleet, account: str) -> str:
     return fleet.bucket or names.bucket_name(fleet.full_name, account)
 
 
-def _buckets(fleet: Fleet, account: str) -> dict[str, None]:
+def known_buckets(fleet: Fleet, account: str) -> dict[str, None]:
     """Return the names of all buckets that the fleet may have used, the present one first.
 
     If the user named no bucket earlier, the bucket that trialfleet created then may still exist.
@@ -138,7 +138,7 @@ def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
     """
     s3, account = aws.s3(fleet.home), aws.account(fleet.home)
     prefix, noted = names.regions_prefix(fleet.full_name), dict[str, None]()
-    for name in _buckets(fleet, account):
+    for name in known_buckets(fleet, account):
         with asking(f"the bucket {name}"):
             home = _region(s3, name, account)
             if home and (keys := objects(s3, name, prefix)):
@@ -171,7 +171,7 @@ def remove(aws: Aws, fleet: Fleet, account: str) -> None:
     FleetError if something can't be deleted, such as a bucket that has other objects.
     """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
-    for name in _buckets(fleet, account):
+    for name in known_buckets(fleet, account):
         with asking(f"the bucket {name}"):
             if exists(s3, name, account):
                 _empty(s3, name, names.prefix(fleet.full_name))

@@ -1,13 +1,15 @@
 """The record of a fleet's costs. AWS itself forgets ended instances after an hour.
 
 The record is a file in the fleet's bucket. `fleet down` copies the record to this machine, then
-deletes the bucket. `load` combines this copy with the record in the fleet's next bucket.
+deletes the bucket. `load` combines this copy with the record in the fleet's next bucket, and with
+that in the bucket that trialfleet created before the user named one.
 """
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +28,23 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def load(aws: Aws, fleet: Fleet) -> Ledger:
-    """Return the bucket's record, combined with this machine's copy.
+    """Return the record of all buckets that the fleet may have used, with this machine's copy.
 
-    The result is empty if neither exists. FleetError if either is invalid, or if AWS refuses.
+    The result is empty if none exists. FleetError if one is invalid, or if AWS refuses.
     """
-    s3 = aws.s3(fleet.home)
-    name, key = _place(aws, fleet)
+    buckets = bucket.known_buckets(fleet, aws.account(fleet.home))
+    records = [_load(aws, fleet, name) for name in buckets]
+    return reduce(Ledger.combine, [*records, _read_copy(_kept_file(aws, fleet))])
+
+
+def _load(aws: Aws, fleet: Fleet, name: str) -> Ledger:
+    """Return the record in the bucket `name`, which is empty if either is missing."""
+    s3, key = aws.s3(fleet.home), _key(fleet)
     url = f"s3://{name}/{key}"
     with asking(f"the record of costs {url}"):
         found = or_none(lambda: s3.get_object(Bucket=name, Key=key), "NoSuchKey", "NoSuchBucket")
         stored = found and found["Body"].read()
-    return _parse(stored, url).combine(_read_copy(_kept_file(aws, fleet)))
+    return _parse(stored, url)
 
 
 def known_history(aws: Aws, fleet: Fleet) -> History:
@@ -55,7 +63,7 @@ def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:
 
 def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
     """Replace the record of costs in the fleet's bucket."""
-    name, key = _place(aws, fleet)
+    name, key = bucket.fleet_bucket(fleet, aws.account(fleet.home)), _key(fleet)
     text = json_text(_data(ledger)).encode()
     with asking(f"the record of costs s3://{name}/{key}"):
         aws.s3(fleet.home).put_object(Bucket=name, Key=key, Body=text)
@@ -132,9 +140,8 @@ def _data(ledger: Ledger) -> dict[str, Any]:
     return {"schema": 1, "runs": to_plain(ledger.runs), "instances": to_plain(ledger.lifetimes)}
 
 
-def _place(aws: Aws, fleet: Fleet) -> tuple[str, str]:
-    name = bucket.fleet_bucket(fleet, aws.account(fleet.home))
-    return name, f"{names.prefix(fleet.full_name)}ledger.json"
+def _key(fleet: Fleet) -> str:
+    return f"{names.prefix(fleet.full_name)}ledger.json"
 
 
 def _kept_file(aws: Aws, fleet: Fleet) -> Path:

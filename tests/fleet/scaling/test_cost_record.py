@@ -10,9 +10,10 @@ from tests.fleet.mock_aws.moto_account import account as new_account
 from tests.fleet.mock_aws.nodes_at_hand import NOW, ago, instance
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import bucket
+from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger
-from trialfleet.infra.fleet.scaling.last_report import kept_ledger
+from trialfleet.infra.fleet.scaling.last_report import kept_ledger, kept_lifetimes
 from trialfleet.infra.fleet.spec.machines import Instance
 
 
@@ -119,6 +120,28 @@ def test_the_record_is_kept_in_the_fleets_bucket(cache: Path) -> None:
         spoil(account, name)
         with pytest.raises(FleetError, match=r"ledger.json can't be read .* delete it"):
             cost_record.load(account.aws, fleet())
+
+
+def test_costs_recorded_before_the_file_named_a_bucket_count_and_are_kept_at_down(
+    cache: Path,
+) -> None:
+    with new_account() as account:
+        aws, named = account.aws, fleet(bucket="users")
+        first = ledger_of((NOW, [instance(state="terminated", ended_at=NOW)])).begin_run("r1", NOW)
+        bucket.ensure(aws, fleet(), aws.account(HOME))
+        cost_record.save(aws, fleet(), first)
+        where = {"LocationConstraint": HOME}
+        account.client("s3").create_bucket(Bucket="users", CreateBucketConfiguration=where)
+        assert cost_record.load(aws, named) == first
+        both = first.add_listing([instance("i-2", expires=None)], NOW)
+        cost_record.save(aws, named, ledger_of((NOW, [instance("i-2", expires=None)])))
+        assert cost_record.load(aws, named) == both
+        listing = Listing(instances=[instance("i-2", expires=None)], silent={})
+        assert cost_record.keep_record(aws, named, listing, NOW) > first.cost(NOW)
+        bucket.remove(aws, named, aws.account(HOME))
+        assert cost_record.load(aws, named).lifetimes.keys() == {"i-1", "i-2"}
+        assert cost_record.load(aws, fleet()).runs == first.runs
+        assert kept_lifetimes("f").keys() == {"i-1", "i-2"}
 
 
 def test_an_unreadable_copy_of_the_record_is_named(cache: Path) -> None:
