@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import permutations
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import MakeRun
+from trialfleet.files import write_json
+from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
+from trialfleet.infra.fleet.scaling.last_report import default_report
+from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.facts.jobs.slot_price import Resources, share, slot_price
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.cost_sums import BY, CostItem, Kind, add, sums
 from trialfleet.workflows.rules.node_costs import add_node_costs
+from trialfleet.workflows.status.costs.bill import BilledRun, reported_lifetimes
+from trialfleet.workflows.status.costs.run_costs import _lifetimes
 
 NODE = Resources(gpus=4, cpus=16, memory=64000)
 MORNING = datetime(2026, 11, 22, 6, tzinfo=UTC)
@@ -168,6 +177,59 @@ def test_a_node_without_a_recorded_end_ends_with_its_lease() -> None:
     assert (item.kind, item.usd) == ("idle", 1.0)
     (item,) = add_node_costs([], {"i-1": life}, MORNING + hours(0.5))
     assert item.usd == 0.5
+
+
+def write_report(file: Path, hour: float, ended: float | None = None) -> Path:
+    """Write an autoscaler's report on one node."""
+    life = Lifetime(
+        type="t",
+        price=1.0,
+        launched=MORNING,
+        ended=None if ended is None else MORNING + hours(ended),
+    )
+    step = {"at": MORNING + hours(hour), "instances": {"i-1": life}}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, to_plain({"step": step}))
+    return file
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+def test_the_newest_report_of_a_node_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    fleet = Fleet(name="f", aws_regions=["eu-west-1"])
+    files = [tmp_path / "new.json", tmp_path / "old.json", default_report("f")]
+    for file, (at, ended) in zip(
+        files, [((1, None), (2.5, None), (3, 2.75))[place] for place in order], strict=True
+    ):
+        write_report(file, at, ended)
+    (tmp_path / "damaged.json").write_text('{"step": {"at": 7, "instances": {"i-1": 3}}}')
+    found = reported_lifetimes(fleet, [tmp_path / "damaged.json", *files[:2]])
+    assert found["i-1"].ended == MORNING + hours(2.75)
+
+
+def test_reports_on_another_fleets_nodes_replace_no_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_run: MakeRun
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    one, other = (
+        Fleet(name=name, aws_regions=["eu-west-1"], ami="ami-0123456789abcdef0") for name in "fg"
+    )
+    run = make_run()
+    billed = BilledRun.open(Path(run.folder))
+    study = billed.frozen.study.model_copy(update={"fleet": one})
+    billed = replace(billed, frozen=billed.frozen.model_copy(update={"study": study}))
+    write_report(billed.folder.fleet_state, 1)
+    write_report(default_report("f"), 3, 2.75)
+    found, notices = _lifetimes([billed], [one, other], MORNING)
+    assert found["i-1"].ended == MORNING + hours(2.75)
+    assert len(notices) == 2, "AWS is not at hand"
 
 
 # -- sums ------------------------------------------------------------------------------------------

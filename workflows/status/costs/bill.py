@@ -149,12 +149,14 @@ def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifet
     """Return the lifetimes of a fleet's nodes, as far as this machine has a record of them.
 
     The sources are the files `reports`, the default report of the fleet's autoscaler, and the
-    records of `fleet down`, which take precedence.
+    records of `fleet down`, which take precedence. Of several reports on a node, the newest counts.
     """
     found: dict[str, Lifetime] = {}
-    for report in (*reports, default_report(fleet.full_name)):
-        step = (read_report(report) or {}).get("step")
-        found |= parse_lifetimes(step.get("instances")) if isinstance(step, dict) else {}
+    files = (*reports, default_report(fleet.full_name))
+    steps = [step for file in files if (step := (read_report(file) or {}).get("step"))]
+    steps = [step for step in steps if isinstance(step, dict)]
+    for step in sorted(steps, key=lambda step: str(step.get("at", ""))):  # all times are in UTC
+        found |= parse_lifetimes(step.get("instances"))
     return found | kept_lifetimes(fleet.full_name)
 
 

@@ -142,11 +142,12 @@ def _all_here() -> list[BilledRun]:
 def _lifetimes(
     runs: Iterable[BilledRun], fleets: Iterable[Fleet], now: datetime | None
 ) -> tuple[dict[str, Lifetime], list[str]]:
-    reports = [run.folder.fleet_state for run in runs if run.fleet]
+    reports = [(run.fleet.full_name, run.folder.fleet_state) for run in runs if run.fleet]
     found: dict[str, Lifetime] = {}
     notices = []
     for fleet in fleets:
-        found |= reported_lifetimes(fleet, reports)
+        own = [report for name, report in reports if name == fleet.full_name]
+        found |= reported_lifetimes(fleet, own)
         try:
             found |= _recorded_lifetimes(fleet, now)
         except TrialfleetError as error:
