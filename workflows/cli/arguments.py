@@ -88,7 +88,7 @@ def _models(ctx: click.Context, _: str) -> Iterable[str]:
     runs = (run.folder for run in runs_here() if study in {None, run.study})
     published = next(filter(None, map(_list_published, runs)), [])
     here = region_names_here(study)
-    named = {name.rpartition("/")[2] for name in here}
+    named = {*here, *(name.partition("/")[2] for name in here)}
     return [*here, *(name for name in published if name not in named)]
 
 
@@ -105,8 +105,8 @@ def _models_of_runs(_: click.Context, incomplete: str) -> Iterable[str]:
     from trialfleet.workflows.facts.runs.lookup import find_run
 
     ids = _run_ids()
-    run = incomplete.rpartition("/")[0]
-    if run not in ids:
+    run = next((one for one in ids if incomplete.startswith(f"{one}/")), None)
+    if run is None:
         return ids
     return [f"{run}/{region}" for region in _list_published(find_run(run))]
 

@@ -243,6 +243,68 @@ def test_an_unknown_model_is_refused_with_a_hint(models: Path, name: str, expect
         assert expected in shown.stderr
 
 
+@pytest.fixture
+def with_slash(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of a study that published two models of a region with slashes in its name."""
+    monkeypatch.chdir(work)
+    name = "Nord/Ost/A"
+    for run_id, day in (("monday", 23), ("tuesday", 24)):
+        run = make_run(run=run_id, out=work / "runs/demo" / run_id, regions=[name])
+        place = work / "models/demo" / region_slug(name) / run_id
+        place.mkdir(parents=True)
+        created = f"2026-11-{day}T10:00:00+00:00"
+        origin = {"run": run_id, "study": "demo", "region": name, "created": created}
+        write_json(place / "provenance.json", origin)
+        write_json(RunFolder(run.folder).region(region_slug(name)).published, {"path": str(place)})
+    (place.parent / "latest").symlink_to("tuesday")
+    return place.parent
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("Nord/Ost/A", "latest"),
+        ("demo/Nord/Ost/A", "latest"),
+        ("monday/Nord/Ost/A", "monday"),
+        ("demo/monday/Nord/Ost/A", "monday"),
+        ("runs/demo/monday/Nord/Ost/A", "monday"),
+    ],
+)
+def test_a_regions_name_may_have_slashes(with_slash: Path, name: str, found: str) -> None:
+    assert find_model(name).absolute() == with_slash / found
+    shown = CliRunner().invoke(main, ["models", name, "--json"])
+    assert [each["region"] for each in json.loads(shown.stdout)] == ["Nord/Ost/A"]
+
+
+def test_commands_take_a_region_with_slashes_in_its_name(with_slash: Path) -> None:
+    def said(*words: str) -> str:
+        return CliRunner().invoke(main, words).output
+
+    assert said("promote", "monday/Nord/Ost/A") == (
+        "demo/Nord/Ost/A: latest is monday (was tuesday)\n"
+    )
+    assert "name the run: RUN/Nord/Ost/A;" in said("promote", "demo/Nord/Ost/A")
+    assert "latest is tuesday" in said("rollback", "Nord/Ost/A", "--study", "demo")
+    assert said("models", "Nord/Ost/A", "--study", "demo").startswith("demo/Nord/Ost/A\n")
+    assert "published no model of 'A'; regions: Nord/Ost/A" in said("promote", "monday/A")
+    assert bash_completions("promote", "monday/Nord/") == ["monday/Nord/Ost/A"]
+    assert bash_completions("models", "") == ["Nord/Ost/A"]
+
+
+def test_a_name_that_two_slashes_may_divide_is_refused_as_ambiguous(
+    with_slash: Path, make_run: MakeRun, work: Path
+) -> None:
+    make_run(run="r1", out=work / "runs/Nord/r1", name="Nord", regions=["Ost/A"])
+    for command in (["models", "Nord/Ost/A"], ["promote", "Nord/Ost/A"]):
+        shown = CliRunner().invoke(main, command)
+        assert shown.exit_code == 2
+        expected = "'Nord/Ost/A' may be the region 'Nord/Ost/A' or the region 'Ost/A' of 'Nord'"
+        assert expected in shown.stderr
+    assert find_model("demo/Nord/Ost/A").absolute() == with_slash / "latest"
+    shown = CliRunner().invoke(main, ["models", "Nord/Ost/A", "--study", "demo"])
+    assert shown.output.startswith("demo/Nord/Ost/A\n")
+
+
 def test_promoting_a_run_promotes_all_its_models(models: Path) -> None:
     assert find_models("monday") == [models / "A/monday", models / "B/monday"]
     shown = CliRunner().invoke(main, ["promote", "monday", "tuesday/A"])

@@ -190,8 +190,8 @@ def find_model(name: str) -> Path:
     place = Path(name)
     if place.exists() or place.is_absolute() or name.startswith("."):
         return place / LATEST if (place / LATEST).is_dir() else place
-    before, _, region = name.rpartition("/")
     runs = runs_here()
+    before, region = _divide(name, runs)
     of_study = [run for run in runs if run.study == before]
     if before and not of_study:
         alone = models_folders_here(before, region)
@@ -227,9 +227,10 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
         return Path(region).absolute()
     if study is not None:
         _check_study(study)
-    before, _, name = region.rpartition("/")
+    runs = runs_here()
+    before, name = _divide(region, runs, study)
     here = models_folders_here(study or before or None, name)
-    if not (study or before) and (folder := _folder_of_one_study(name, runs_here())):
+    if not (study or before) and (folder := _folder_of_one_study(name, runs)):
         return folder.absolute()
     if len(here) == 1:
         return here[0].absolute()
@@ -253,6 +254,37 @@ def _check_here(name: str) -> None:
             f"{name!r} is a URL, but models are read from a folder of this machine; to copy a "
             "model back from S3, see docs/exports.md"
         )
+
+
+def _divide(name: str, runs: list[FoundRun], study: str | None = None) -> tuple[str, str]:
+    """Divide [STUDY/][RUN/]REGION into what is before the region, and the region.
+
+    The names of regions may have slashes, too. So every division is tried, in `study` if given.
+    Without a known region, the name is divided at its last slash. Raises InputError if several
+    divisions name a known region.
+    """
+    before, _, region = name.rpartition("/")
+    words = name.split("/")
+    divisions = [("/".join(words[:i]), "/".join(words[i:])) for i in range(len(words))]
+    known = [one for one in divisions if len(words) > 1 and _is_known(*one, runs, study)]
+    if len(known) > 1:
+        choices = (f"the region {of!r}" + (f" of {at!r}" if at else "") for at, of in known)
+        raise InputError(
+            f"{name!r} may be {' or '.join(choices)}; name the folder of the region's models"
+        )
+    return known[0] if known else (before, region)
+
+
+def _is_known(before: str, region: str, runs: list[FoundRun], study: str | None) -> bool:
+    slug = region_slug(region)
+    here = [run for run in runs if study in {None, run.study}]
+    named = [one for one in here if one.study == before] if before else here
+    named = named or _find_by_name(before, here, planned=False)
+    folders = [run.folder for run in named] or ([Path(before)] if before else [])
+    if any(RunFolder(folder.absolute()).region(slug).root.is_dir() for folder in folders):
+        return True
+    can_be_of = not before or study in {None, before}
+    return can_be_of and bool(models_folders_here(study or before or None, region))
 
 
 def _folder_of_one_study(
@@ -357,7 +389,7 @@ def find_models(name: str) -> list[Path]:
         model = find_model(name)
         if model.name != LATEST:
             return [model]
-        region = model.parent.name if Path(name).exists() else name.rpartition("/")[2]
+        region = model.parent.name if Path(name).exists() else _divide(name, runs)[1]
         raise InputError(
             f"{name!r} is a region, and each run has a model of it; name the run: RUN/{region}; "
             f"runs, newest first: {_name_list(runs_with_models(model.parent)) or 'none'}"
