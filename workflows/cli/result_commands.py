@@ -197,7 +197,7 @@ def serve(
     from trialfleet.workflows.views.serve.server import serve as serve_page
 
     serve_page(
-        find_run(run) if run else None,
+        None if run is None else find_run(run),
         host=host,
         port=port,
         token_file=token_file,

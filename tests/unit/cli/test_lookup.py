@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -395,6 +396,24 @@ def test_models_have_the_order_of_their_regions_names(models: Path) -> None:
         shown = CliRunner().invoke(main, ["models", *words, "--json"])
         regions = [each["region"] for each in json.loads(shown.stdout)]
         assert regions == ["Bergen", "Zürich", "Åland Øst"], words
+
+
+@pytest.mark.usefixtures("two_studies")
+@pytest.mark.parametrize(
+    "words", [["models"], ["rollback"], ["promote"], ["predict", "rows.csv"], ["serve"], ["cost"]]
+)
+def test_an_empty_name_is_not_the_working_folder_or_everything(
+    words: list[str], work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_server(*_: object, **__: object) -> None:
+        raise AssertionError("the page is served")
+
+    monkeypatch.setattr("trialfleet.workflows.views.serve.server.serve", no_server)
+    shutil.copytree(work / "runs/own/r1", work / "runs/alone")  # a run without a study's folder
+    shown = CliRunner().invoke(main, [words[0], "", *words[1:]])
+    assert shown.exit_code == 2, shown.output
+    assert re.search("the name of the (run|region or model) is empty; name", shown.stderr)
+    assert not (work / ".lock").exists()
 
 
 @pytest.mark.usefixtures("two_studies")

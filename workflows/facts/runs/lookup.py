@@ -186,7 +186,7 @@ def find_model(name: str) -> Path:
       newest run;
     - REGION, if only one study has this region.
     """
-    _check_here(name)
+    check_model_name(name)
     place = Path(name)
     if place.exists() or place.is_absolute() or name.startswith("."):
         return place / LATEST if (place / LATEST).is_dir() else place
@@ -222,7 +222,7 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
     `region` is a region's name, STUDY/REGION, the path of the folder itself, or any other name that
     `find_model` accepts.
     """
-    _check_here(region)
+    check_model_name(region)
     if (Path(region) / LATEST).is_symlink():
         return Path(region).absolute()
     if study is not None:
@@ -248,7 +248,12 @@ def _check_study(name: str) -> None:
         )
 
 
-def _check_here(name: str) -> None:
+def check_model_name(name: str) -> None:
+    """Raise InputError if `name` can't be the name of a region or a model."""
+    if not name:  # such as an unset variable of a shell
+        raise InputError(
+            "the name of the region or model is empty; name a region, STUDY/REGION or a folder"
+        )
     if "://" in name:
         raise InputError(
             f"{name!r} is a URL, but models are read from a folder of this machine; to copy a "

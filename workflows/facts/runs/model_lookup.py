@@ -11,7 +11,11 @@ from typing import Any
 from trialfleet.errors import InputError
 from trialfleet.workflows.facts.models.folders import LATEST, read_provenance, read_region_name
 from trialfleet.workflows.facts.models.listing import PublishedModel, list_published_models
-from trialfleet.workflows.facts.runs.lookup import find_models_folder, models_folders_here
+from trialfleet.workflows.facts.runs.lookup import (
+    check_model_name,
+    find_models_folder,
+    models_folders_here,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +52,9 @@ def models(
     Raises:
         InputError: no models are found for `name`. If `name` is None, the result is empty instead.
     """
-    named = models_folders_named(os.fspath(name), study) if name else models_folders_here(study)
+    named = (
+        models_folders_here(study) if name is None else models_folders_named(os.fspath(name), study)
+    )
     return [
         RegionModels(
             study=folder.parent.name,
@@ -68,6 +74,7 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     matches, `name` is a study, the folder of a study's models, or a publish folder. With `study`,
     `name` can only be a region. Raises InputError if there are no models.
     """
+    check_model_name(name)
     try:
         return [_find_nonempty_folder(name, study)]
     except InputError:

@@ -124,7 +124,7 @@ def _places(names: Iterable[str]) -> list[Path]:
     here = runs_here()
     places: dict[Path, None] = {}
     for name in names:
-        of_study = [run.folder for run in here if run.study == name]
+        of_study = [run.folder for run in here if name and run.study == name]
         is_run = any(name in {run.run, run.name} for run in here)
         found = [find_run(name)] if is_run or not of_study else of_study
         places |= dict.fromkeys(place.absolute() for place in found)
