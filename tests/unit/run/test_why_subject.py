@@ -59,6 +59,15 @@ def test_the_jobs_of_graphs_are_known_once_they_have_ended() -> None:
         find_subject("5")
 
 
+@pytest.mark.parametrize("place", [".", "..", "link"])
+def test_a_run_is_named_by_its_folder_however_that_is_given(
+    run: Run, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.folder / ("regions" if place == ".." else ""))
+    (run.folder / "link").symlink_to(run.folder)
+    assert find_subject(None, place).word == "r1"
+
+
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("is_embedded", [True, False])
 def test_condor_q_is_named_with_the_shell_of_an_embedded_pool(

@@ -71,20 +71,21 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
             damaged.
     """
     if word is None:
-        return Subject(word=str(find_run(run).name), what="run", folder=_open_root(find_run(run)))
+        folder = _open_root(find_run(run))
+        return Subject(word=folder.name, what="run", folder=folder)
     if run is not None:
         _open_root(find_run(run))  # InputError if `run` is no run
     if found := _find_in_runs(word, run):
         return found
     if _INSTANCE.fullmatch(word):
-        folder = find_run(run) if run or runs_here() else None
-        return Subject(word=word, what="instance", folder=_open_root(folder) if folder else None)
+        place = find_run(run) if run or runs_here() else None
+        return Subject(word=word, what="instance", folder=_open_root(place) if place else None)
     if _JOB.fullmatch(word):
         return _job(word, run)
     if run is None and (is_run := _run_subject(word)):
         return is_run
     # a damaged journal raises its error: the subject may be in it
-    for folder in _days_here(find_run(run).absolute().parent.name if run else None):
+    for folder in _days_here(_open_root(find_run(run)).parent.name if run else None):
         Journal(DailyFolder(folder).journal).attempts()
     raise InputError(_unknown_subject_text(word, run))
 
@@ -126,7 +127,7 @@ def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject
         folders, days = [(r.folder, r.planned) for r in runs], _days_here(study)
     else:
         folders = [(find_run(run), 0.0)]
-        days = _days_here(find_run(run).absolute().parent.name)
+        days = _days_here(_open_root(find_run(run)).parent.name)
     of_run = next((made for one in folders if (made := _in_run(name, *one))), None)
     of_day = max(filter(None, (_find_day(name, one) for one in days)), default=None)
     if of_run and (of_day is None or run is not None or of_run[0] >= of_day[0]):
