@@ -249,3 +249,20 @@ def test_the_error_describes_an_existing_path_that_is_no_run(
     (place / "full" / "of").mkdir(parents=True)
     with pytest.raises(InputError, match=rf"{out}' exists already and {what}; choose another"):
         plan(make_study(place), out=place / out)
+
+
+def test_the_working_folder_is_not_replaced_by_a_run(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make_study(place)
+    (empty := place / "empty").mkdir()
+    monkeypatch.chdir(empty)
+    before = empty.stat().st_ino
+    for out in (".", empty, "../empty", "../empty/"):
+        with pytest.raises(InputError, match=r"empty' is the working folder, .* choose another"):
+            plan(study, out=out)
+    assert empty.stat().st_ino == before
+    assert not any(empty.iterdir())
+    assert not (place / "models").exists()
+    with pytest.raises(InputError, match="contains other files"):
+        plan(study, out="..")

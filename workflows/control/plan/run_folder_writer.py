@@ -94,9 +94,7 @@ def write_plan(
             f"run id {run!r}: use at most 64 letters, digits, '-', '_', '.' and ':', and begin "
             f"with a letter or digit; {LATEST!r}, 'study.yaml' and 'daily.…' are reserved"
         )
-    folder = RunFolder(place := usable_place(out))
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise _taken_error(place)
+    folder = RunFolder(_free_place(out))
     code = _trainer_files(study)
     own = (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
     for region in study.region_table:
@@ -123,6 +121,18 @@ def write_plan(
     _write_beside(folder, frozen, graph, code, aws, previous)
     remember_frozen(folder.study, frozen)
     return folder
+
+
+def _free_place(out: Path) -> Path:
+    place = usable_place(out)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise _taken_error(place)
+    if place.exists() and place.samefile(Path.cwd()):
+        raise InputError(
+            f"the run's folder {str(place)!r} is the working folder, which can't be replaced; "
+            "choose another folder with --out"
+        )
+    return place
 
 
 def _taken_error(place: Path) -> InputError:
