@@ -15,6 +15,7 @@ from pathlib import Path
 from trialfleet.errors import InputError
 from trialfleet.render import is_transferable, needs_escape
 
+_LONGEST = 255  # bytes of a file's name in Linux
 _TEMPORARY = Path("/tmp")  # noqa: S108 - DAGMan's default is to refuse its log there
 
 
@@ -26,6 +27,12 @@ def usable_place(out: Path) -> Path:
         raise InputError(
             f"the run's folder {str(place)!r} has a character that DAGMan can't use: a double "
             "quote, a backslash, '|', '$(', '$$' or a character that does not print; choose "
+            "another folder with --out"
+        )
+    if long := [name for name in place.parts if len(os.fsencode(name)) > _LONGEST]:
+        raise InputError(
+            f"the name {long[0][:40]!r}… in the path of the run's folder has "
+            f"{len(os.fsencode(long[0]))} bytes; a name has at most {_LONGEST} bytes: choose "
             "another folder with --out"
         )
     return place

@@ -19,6 +19,7 @@ from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.arguments import Command, anyway_option, date_option
 from trialfleet.workflows.cli.watching import show_end, submit_run, watch_to_the_end
 from trialfleet.workflows.examples import EXAMPLES, PREPARE, prepare_example, write_example
+from trialfleet.workflows.run_path_check import usable_place
 from trialfleet.workflows.views.output import json_option, print_json, progress_lines, say
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ check_region_option = click.option(
 
 def _one_name(ctx: click.Context, _: click.Parameter, out: Path | None) -> Path | None:
     run_id = ctx.params.get("run_id")
+    if out is not None:
+        usable_place(out)  # before a pool or a study is looked at
     if out is not None and run_id and out.absolute().name != run_id:
         raise InputError(
             f"--run-id {run_id!r} and --out {str(out)!r} give the run two names; leave out one of "
@@ -225,12 +228,13 @@ def _check(
 
 def _find_planned(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:
     from trialfleet.workflows.control.plan.accelerator_and_python import is_settled
-    from trialfleet.workflows.control.plan.run_ids import default_folder
+    from trialfleet.workflows.control.plan.run_ids import check_run_id, default_folder
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.study.frozen import load_frozen
     from trialfleet.workflows.study.loading import load_study, load_whole
 
+    check_run_id(run_id)
     place = out or default_folder(load_whole(study), run_id)
     if not RunFolder(place.absolute()).dag.exists():
         return None

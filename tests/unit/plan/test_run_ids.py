@@ -266,3 +266,19 @@ def test_the_working_folder_is_not_replaced_by_a_run(
     assert not (place / "models").exists()
     with pytest.raises(InputError, match="contains other files"):
         plan(study, out="..")
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize("name", ["x" * 300, "é" * 128])
+def test_a_name_that_no_file_can_have_is_refused(place: Path, command: str, name: str) -> None:
+    assert CliRunner().invoke(main, ["init", "demo"]).exit_code == 0
+    (place / "runs" / "first").mkdir(parents=True)
+    for options in (["--run-id", name], ["--out", name], ["--out", f"{name}/r"]):
+        done = CliRunner().invoke(main, [command, "demo/study.yaml", *options])
+        assert done.exit_code == 2, done.output
+        rule = (
+            "use at most 64 letters" if options[0] == "--run-id" else "a name has at most 255 bytes"
+        )
+        assert rule in done.stderr
+        assert not any((place / "runs/first").iterdir())
+        assert not (place / "demo/models").exists()

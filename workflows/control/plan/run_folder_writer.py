@@ -29,9 +29,8 @@ from trialfleet.nodes.job import archive
 from trialfleet.optimizer.sampling.warm_start import PreviousTask, previous_as_text
 from trialfleet.workflows.control.plan.dag_files import render_files
 from trialfleet.workflows.control.plan.input_provenance import freeze_code, freeze_data, image_files
-from trialfleet.workflows.control.plan.run_ids import is_run_id, published_already
+from trialfleet.workflows.control.plan.run_ids import check_run_id, published_already
 from trialfleet.workflows.facts.disk_space import lack_of_space
-from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.run_folder.dag_structure import StudyGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.run_path_check import usable_place
@@ -89,11 +88,7 @@ def write_plan(
             two files of a trial have the same name, or `trainer: tabular` can't use the data.
     """
     assert study.accelerator != "auto", "choose the pool's defaults before planning"
-    if not is_run_id(run):
-        raise InputError(
-            f"run id {run!r}: use at most 64 letters, digits, '-', '_', '.' and ':', and begin "
-            f"with a letter or digit; {LATEST!r}, 'study.yaml' and 'daily.…' are reserved"
-        )
+    check_run_id(run)
     folder = RunFolder(_free_place(out))
     code = _trainer_files(study)
     own = (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))

@@ -35,6 +35,15 @@ def is_run_id(text: str) -> bool:
     return _RUN_ID.fullmatch(text) is not None and not _OURS.fullmatch(text)
 
 
+def check_run_id(run: str) -> None:
+    """Raise InputError if `run` can't be a run's id."""
+    if not is_run_id(run):
+        raise InputError(
+            f"run id {run!r}: use at most 64 letters, digits, '-', '_', '.' and ':', and begin "
+            f"with a letter or digit; {LATEST!r}, 'study.yaml' and 'daily.…' are reserved"
+        )
+
+
 def new_run_id() -> str:
     """Return an id for a run that starts now: the local time to the second."""
     return datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S")
@@ -65,7 +74,7 @@ class Claim:
 
     def release(self) -> None:
         """Remove the `made` paths without other content, unless the run's folder was written."""
-        if RunFolder(self.place).study.exists():
+        if not self.made or RunFolder(self.place).study.exists():
             return
         for path in self.made:
             with suppress(OSError):  # another plan has put something there

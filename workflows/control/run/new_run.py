@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from datetime import date
 from os import PathLike
@@ -19,7 +18,7 @@ from trialfleet.workflows.control.run.plan_estimate import past_costs
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.dag_structure import autoscale_mode
 from trialfleet.workflows.rules import resource_limits
-from trialfleet.workflows.run_path_check import place_warning
+from trialfleet.workflows.run_path_check import place_warning, usable_place
 from trialfleet.workflows.study.daily import DATE, RunsDay
 from trialfleet.workflows.study.error_lines import errors_with_lines, find_lines
 from trialfleet.workflows.study.loading import load_dated, load_whole
@@ -88,7 +87,7 @@ def _plan(
     _check_export(study)
     costs = past_costs(study) if study.has_budget_in_usd else None
     previous = previous_tasks(study)
-    place = None if out is None else Path(os.path.abspath(out))  # noqa: PTH100 - links stay
+    place = None if out is None else usable_place(Path(out))
     if run is None:
         claim = claim_run(study, place)
     else:
