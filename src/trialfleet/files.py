@@ -73,6 +73,11 @@ def _temporary_file(path: Path, mode: int, *, durable: bool = True) -> Iterator[
         sync(path.parent)
 
 
+def exists(path: Path) -> bool:
+    """Return whether a path exists; False if it can't, such as a name too long for a file."""
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists() raises OSError for such a name
+
+
 def open_lock(path: Path) -> BinaryIO:
     """Open or create a lock file that only its owner can read, so that others can't lock it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

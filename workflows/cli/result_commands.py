@@ -18,7 +18,7 @@ import click
 
 from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import InputError
-from trialfleet.files import replace_file
+from trialfleet.files import exists, replace_file
 from trialfleet.workflows.cli.arguments import (
     Integer,
     completed_by_cost_keys,
@@ -239,7 +239,7 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     if rows.exists() and not (rows.is_file() or rows.is_fifo()):
         raise InputError(f"{rows} is a folder or a device; name a CSV or Parquet file")
     folder = find_models_folder(model, study) / LATEST if study else find_model(model)
-    if not Path(model).exists() and read_provenance(folder):  # show which study's model was found
+    if not exists(Path(model)) and read_provenance(folder):  # show which study's model was found
         say(f"{display_name(folder.parent)}: the model of run {folder.resolve().name}", err=True)
     unknown = UnknownCategories()
     try:

@@ -18,6 +18,7 @@ from typing import Any
 
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError, PoolError
+from trialfleet.files import exists
 from trialfleet.optimizer.stored_trials import (
     FAILURES,
     StoredTrial,
@@ -533,7 +534,7 @@ def open_run(path: Path) -> RunFolder:
     """
     study = RunFolder(path.absolute()).study
     why = f"it has no {study.name}"
-    if study.exists():
+    if exists(study):
         try:
             planned = Path(load_frozen(study).folder)
             check_place(path, planned)

@@ -416,6 +416,29 @@ def test_an_empty_name_is_not_the_working_folder_or_everything(
     assert not (work / ".lock").exists()
 
 
+@pytest.mark.slow
+def test_a_name_that_is_too_long_for_a_file_is_a_name(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    region = "Å" * 200
+    run = make_run(run="r1", out=work / "runs/demo/r1", regions=[region])
+    place = work / "models/demo" / region_slug(region) / "r1"
+    place.mkdir(parents=True)
+    write_json(place / "provenance.json", {"run": "r1", "study": "demo", "region": region})
+    (place.parent / "latest").symlink_to("r1")
+    write_json(RunFolder(run.folder).region(region_slug(region)).published, {"path": str(place)})
+    for name in (region, f"demo/{region}", f"r1/{region}"):
+        assert find_model(name).resolve() == place
+        assert CliRunner().invoke(main, ["models", name]).exit_code == 0
+    for command in (["promote", f"r1/{region}"], ["why", region], ["why", f"r1/{region}"]):
+        assert CliRunner().invoke(main, command).exit_code == 0
+    for words in (["models"], ["promote"], ["rollback"], ["status"], ["why"], ["why", "--run"]):
+        for unknown in ("x" * 300, f"demo/{'x' * 300}", f"/{'x' * 300}"):
+            shown = CliRunner().invoke(main, [*words, unknown])
+            assert shown.exit_code == 2, shown.output
+
+
 @pytest.mark.usefixtures("two_studies")
 def test_an_unknown_study_is_answered_with_similar_names() -> None:
     for words in (["rollback", "Nordics"], ["predict", "Nordics", "rows.csv"]):

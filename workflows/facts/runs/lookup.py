@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import InputError, join_names
-from trialfleet.files import read_record, shell_quoted
+from trialfleet.files import exists, read_record, shell_quoted
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.models.approval import AWAITING
 from trialfleet.workflows.facts.models.folders import (
@@ -115,7 +115,7 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
         raise InputError(
             f"{name!r} may be any of {len(matches)} runs; name one of them: {_run_list(matches)}"
         )
-    if _is_place(name) or Path(name).exists():
+    if _is_place(name) or exists(Path(name)):
         return Path(name)
     raise InputError(_unknown_run_text(name, runs))
 
@@ -123,7 +123,7 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
 def _is_place(name: str) -> bool:
     """Return whether a name can only be the path of a run's folder."""
     place = Path(name)
-    return place.is_absolute() or name.startswith(".") or RunFolder(place.absolute()).dag.exists()
+    return place.is_absolute() or name.startswith(".") or exists(RunFolder(place.absolute()).dag)
 
 
 def _newest(runs: list[FoundRun], *, planned: bool) -> FoundRun:
@@ -188,8 +188,8 @@ def find_model(name: str) -> Path:
     """
     check_model_name(name)
     place = Path(name)
-    if place.exists() or place.is_absolute() or name.startswith("."):
-        return place / LATEST if (place / LATEST).is_dir() else place
+    if exists(place) or place.is_absolute() or name.startswith("."):
+        return place / LATEST if exists(place / LATEST) else place
     runs = runs_here()
     before, region = _divide(name, runs)
     of_study = [run for run in runs if run.study == before]
@@ -223,7 +223,7 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
     `find_model` accepts.
     """
     check_model_name(region)
-    if (Path(region) / LATEST).is_symlink():
+    if exists(Path(region)) and (Path(region) / LATEST).is_symlink():
         return Path(region).absolute()
     if study is not None:
         _check_study(study)
@@ -286,7 +286,7 @@ def _is_known(before: str, region: str, runs: list[FoundRun], study: str | None)
     named = [one for one in here if one.study == before] if before else here
     named = named or _find_by_name(before, here, planned=False)
     folders = [run.folder for run in named] or ([Path(before)] if before else [])
-    if any(RunFolder(folder.absolute()).region(slug).root.is_dir() for folder in folders):
+    if any(exists(RunFolder(folder.absolute()).region(slug).root) for folder in folders):
         return True
     can_be_of = not before or study in {None, before}
     return can_be_of and bool(models_folders_here(study or before or None, region))
@@ -388,13 +388,13 @@ def find_models(name: str) -> list[Path]:
     """
     from trialfleet.workflows.facts.models.listing import runs_with_models
 
-    runs = [] if Path(name).exists() else runs_here()
+    runs = [] if exists(Path(name)) else runs_here()
     matches = [run for run in runs if name in {run.run, run.name}]
     if not matches:
         model = find_model(name)
         if model.name != LATEST:
             return [model]
-        region = model.parent.name if Path(name).exists() else _divide(name, runs)[1]
+        region = model.parent.name if exists(Path(name)) else _divide(name, runs)[1]
         raise InputError(
             f"{name!r} is a region, and each run has a model of it; name the run: RUN/{region}; "
             f"runs, newest first: {_name_list(runs_with_models(model.parent)) or 'none'}"

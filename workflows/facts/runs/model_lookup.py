@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError
+from trialfleet.files import exists
 from trialfleet.workflows.facts.models.folders import LATEST, read_provenance, read_region_name
 from trialfleet.workflows.facts.models.listing import PublishedModel, list_published_models
 from trialfleet.workflows.facts.runs.lookup import (
@@ -85,7 +86,8 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
 
 
 def _in_folder(name: str) -> list[Path]:
-    place = Path(name)
+    if not exists(place := Path(name)):
+        return []
     links = [*place.glob(f"*/{LATEST}")] or [*place.glob(f"*/*/{LATEST}")]
     return [link.parent.absolute() for link in sorted(links) if link.is_symlink()]
 

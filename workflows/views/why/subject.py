@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from trialfleet.errors import InputError, PoolError, TrialfleetError, join_names
+from trialfleet.files import exists
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import tools_hint
 from trialfleet.spelling import did_you_mean
@@ -153,7 +154,7 @@ def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | 
     slug, head = region_slug(name), name.partition(".")[0]
     regions = RunFolder(folder.absolute()).regions
     is_plain = re.fullmatch(r"[\w-]+", head) is not None
-    if not ((regions / slug).is_dir() or (is_plain and (regions / head).is_dir())):
+    if not ((regions / slug).is_dir() or (is_plain and exists(regions / head))):
         return None
     opened = _open_root(folder)
     for region in build_graph(load_frozen(RunFolder(opened).study).study).regions:
