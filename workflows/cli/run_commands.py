@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from trialfleet.workflows.cli.watching import submit_run, watch_to_the_end
 from trialfleet.workflows.views.output import json_option, print_json, progress_lines, say, show
 
 if TYPE_CHECKING:
+    from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.rules.states import TrialState
 
 _SHOWN_RUNS = 20
@@ -231,15 +233,15 @@ def stop(run: str | None) -> None:
 def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
     """Delete the folders of ended runs. Their published models are kept."""
     from trialfleet.workflows.control.run.run import Run
-    from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
+    from trialfleet.workflows.facts.runs.lookup import find_run
 
-    folders = [find_run(name) for name in names]
-    folders += [run.folder for run in runs_here() if planned and not run.submitted]
-    if not folders and not planned:
+    if not names and not planned:
         raise InputError(
             "name the runs to remove, or give --planned; to list runs: trialfleet runs"
         )
-    opened = [Run(folder) for folder in dict.fromkeys(folders)]
+    named = [Run(find_run(name)) for name in names]
+    runs = [*named, *(_planned_runs() if planned else ())]
+    opened = {run.folder: run for run in runs}.values()
     found = [(run, run.check_removable()) for run in opened]  # before the question
     for run, status in found:
         say(f"{run.study.name}/{run.run_id}  {status.state}  {run.folder}")
@@ -248,6 +250,19 @@ def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
     for run in opened:
         run.remove()
     say(f"removed {len(opened)} run(s)")
+
+
+def _planned_runs() -> Iterator[Run]:
+    """Yield the runs in ./runs that were never submitted, except those that can't be opened."""
+    from trialfleet.workflows.control.run.run import Run
+    from trialfleet.workflows.facts.runs.lookup import runs_here
+
+    for found in runs_here():
+        if not found.submitted:
+            try:
+                yield Run(found.folder)
+            except InputError as error:  # a moved run, say
+                say(f"not removed: {error}", err=True)
 
 
 def _ask(question: str) -> None:

@@ -78,6 +78,26 @@ def test_all_planned_runs_are_removed_and_no_other(
     assert "removed 0 run" in invoke("remove", "--planned", "--yes").output
 
 
+def test_planned_runs_that_cant_be_opened_are_passed_over(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    make_run(run="r1")
+    make_run(run="r2").folder.rename(work / "runs/moved")
+    (work / "runs/broken").mkdir()
+    (work / "runs/broken/study.yaml").write_text("a: [")
+    result = invoke("remove", "--planned", "--yes")
+    assert result.exit_code == 0, result.output
+    assert "removed 1 run" in result.output
+    lines = result.stderr.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("not removed: ") for line in lines)
+    assert "works only there" in result.stderr
+    assert "not YAML" in result.stderr
+    assert {path.name for path in (work / "runs").iterdir()} == {"moved", "broken"}
+    assert invoke("remove", "runs/moved", "--planned", "--yes").exit_code == 2, "it was named"
+
+
 def test_plan_mentions_others_that_were_never_submitted(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
