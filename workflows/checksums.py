@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from trialfleet.files import open_lock
+from trialfleet.files import open_lock, read_json, read_regular
 
 Entries = list[dict[str, Any]]
 
@@ -29,8 +29,8 @@ def read_copy(path: Path) -> dict[str, Any]:
     Raises one of the errors in `files.DAMAGED` if the copy can't be used, or if study.yaml has
     changed since the copy was made.
     """
-    copy = json.loads(path.with_suffix(".json").read_bytes())
-    if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
+    copy = read_json(path.with_suffix(".json"))
+    if copy["sha256"] != hashlib.sha256(read_regular(path)).hexdigest():
         raise ValueError(f"{path} has changed since its copy was made")
     frozen: dict[str, Any] = copy["frozen"]
     return frozen

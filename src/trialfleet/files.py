@@ -7,10 +7,12 @@ then unchanged. PyPI's `atomicwrites`, which does the same, is not maintained.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
 import shlex
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -176,7 +178,27 @@ def json_text(value: Any) -> str:
 
 def read_json(path: Path) -> Any:
     """Return the JSON value in `path`. ValueError if the file is not JSON in UTF-8."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    return parse_json(read_regular(path).decode())
+
+
+def parse_json(text: str) -> Any:
+    """Return the JSON value in `text`. ValueError if it is not JSON."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file. OSError for any other kind, such as a pipe."""
+    with open(path, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return file.read()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)  # doesn't wait for a pipe's writer
 
 
 # What reading a damaged file raises.
@@ -203,7 +225,7 @@ def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
     If `shape` is given, the object must also be of this type. InputError if the file is missing,
     can't be read or is damaged.
     """
-    return checked_record(path, path.read_bytes, keys, shape)
+    return checked_record(path, lambda: read_regular(path), keys, shape)
 
 
 def checked_record(
@@ -215,10 +237,10 @@ def checked_record(
     """
     try:
         text = read().decode()
-        found = json.loads(text) if text.strip() else None
+        found = parse_json(text) if text.strip() else None
     except OSError as error:
         raise InputError(f"{str(path)!r} can't be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{str(path)!r} is damaged: it is not JSON: {error}") from error
     if not text.strip():
         raise InputError(f"{str(path)!r} is damaged: it is empty")

@@ -12,7 +12,6 @@ link. By default, `root` is the file's own folder.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import stat
@@ -21,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trialfleet import files
 from trialfleet.files import checked_record, json_text, write_atomic
 
 MOST_RESULT = 1_000_000  # bytes of result.json; hundreds of metrics take about 10,000
@@ -112,10 +112,7 @@ def read_json(path: Path, max_bytes: int, root: Path | None = None) -> Any:
 
 def parse_json(content: bytes) -> Any:
     """Return the JSON value in `content`. ValueError if it is not JSON in UTF-8."""
-    try:
-        return json.loads(content.decode("utf-8-sig"))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    return files.parse_json(content.decode("utf-8-sig"))
 
 
 def read_record(

@@ -550,7 +550,7 @@ def open_run(path: Path) -> RunFolder:
 def last_finished(folder: RunFolder) -> datetime | None:
     """Return when a run ended, from its report, or None if this is unknown."""
     try:
-        with folder.report_data.open("rb") as file:
+        with untrusted_files.open_regular(folder.report_data) as file:
             found = _FINISHED.search(file.read(_HEAD))
     except OSError:
         return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,6 +68,43 @@ RECORDS = [
     "report.json", "regions/A/published.json", "regions/A/best/result.json",
     "regions/A/best/job.json", "regions/A/best/failures.json",
 ]  # fmt: skip
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """Let the test fail after half a minute, in which a command waits for a pipe's writer."""
+
+    def ring(*_: object) -> None:
+        raise AssertionError("the command waits")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("record", [*RECORDS, "regions/A/stopped.json", "submission.json"])
+def test_no_command_waits_for_a_pipe_in_place_of_a_record(ended: Run, record: str) -> None:
+    path = ended.folder / record
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    for command in COMMANDS:
+        result = call(command, ended)
+        assert result.exit_code in {0, 1} or path.name in result.stderr, (command, result.stderr)
+
+
+@pytest.mark.parametrize("record", [*RECORDS, "study.json", "regions/A/failures.json"])
+@pytest.mark.parametrize("content", ["[" * 50_000, '{"a":' * 50_000])
+def test_no_command_fails_because_a_record_is_nested_too_deeply(
+    ended: Run, record: str, content: str
+) -> None:
+    (ended.folder / record).write_text(content)
+    for command in COMMANDS:
+        result = call(command, ended)
+        name = Path(record).name
+        assert result.exit_code in {0, 1} or name in result.stderr, (command, result.stderr)
 
 
 @pytest.mark.parametrize("record", RECORDS)

@@ -88,7 +88,7 @@ def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
 
     def read() -> JobParts | None:
         head, divided = _lines(log)
-        slots, parts = _read_slots(head, stamp), json.loads(divided)
+        slots, parts = _read_slots(head, stamp), untrusted_files.parse_json(divided)
         trials = {name: _attempts(rows, slots) for name, rows in parts["trials"].items()}
         return JobParts(trials, _attempts([parts["between"]], slots)[0])
 
@@ -97,7 +97,7 @@ def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
 
 def _lines(log: Path) -> tuple[Any, bytes]:
     head, _, divided = untrusted_files.read_bytes(note_path(log), _MOST).partition(b"\n")
-    return json.loads(head), divided
+    return untrusted_files.parse_json(head), divided
 
 
 def _read_slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from trialfleet.files import (
     lock_file,
     object_or_empty,
     read_json,
+    read_regular,
     unless_damaged,
     write_atomic,
     write_json,
@@ -79,7 +80,9 @@ class ExportFolder:
 
     def targets(self) -> Targets | None:
         """Return the stored export targets; None if none can be read."""
-        return unless_damaged(lambda: Targets.model_validate_json(self._targets.read_bytes()), None)
+        return unless_damaged(
+            lambda: Targets.model_validate_json(read_regular(self._targets)), None
+        )
 
     def keep_targets(self, targets: Targets) -> None:
         """Store the export targets."""
