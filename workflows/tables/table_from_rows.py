@@ -47,6 +47,7 @@ class Description:
         range: the smallest and the largest target; empty for a classification.
         categorical: for each categorical column, how many categories the training rows have.
         ignored: the unused columns, each with the reason.
+        unused: the ignored columns that models of other days may still use.
         missing: the number of missing cells in each used column that has any.
         one_class: the parts (train, validation, test) whose rows all have the same target.
         untaught: the classes that no training row has.
@@ -68,6 +69,7 @@ class Description:
     numeric: list[str]
     categorical: dict[str, int]
     ignored: dict[str, str] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list)
     missing: dict[str, int] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     one_class: list[str] = field(default_factory=list)
@@ -127,6 +129,7 @@ def describe(table: Table) -> Description:
 
     `missing` has only numeric columns, and `notes` only columns that determine the target.
     """
+    unused = [*table.columns.unused, *table.columns.empty]
     table = table.used()
     columns, values = table.columns, table.target
     missing = np.isnan(table.numeric).sum(0)
@@ -144,6 +147,7 @@ def describe(table: Table) -> Description:
         range=[float(str(values.min())), float(str(values.max()))] if is_regression else [],
         numeric=columns.numeric,
         categorical={name: len(words) for name, words in columns.categorical.items()},
+        unused=unused,
         one_class=[
             part for part, code in _PARTS.items() if not value_range(values[table.split == code])
         ],

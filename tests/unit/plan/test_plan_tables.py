@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from tests.unit.study.study_texts import error_of, with_line
 from tests.unit.tabular.small_trials import make_table
 from trialfleet import ctrl_c
 from trialfleet.errors import InputError
-from trialfleet.nodes.tabular.table import read_table
+from trialfleet.nodes.tabular.model_measurement import check_columns
+from trialfleet.nodes.tabular.table import Columns, read_table
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.control.plan import table_examination as planning
@@ -513,6 +516,33 @@ def test_a_missing_column_that_the_current_model_needs_is_reported(
     line = "the gate will keep the current model of north, because it needs column 'age', which "
     assert (f"    {line}today's rows lack" in text) is gated
     assert "needs column 'amount'" not in text
+
+
+def test_plan_agrees_with_the_gate_on_columns_that_the_current_model_needs(place: Path) -> None:
+    path = place / "data/north.csv"
+    pl.read_csv(path).with_columns(
+        constant=pl.lit(1), same=pl.lit("x"), blank=pl.lit(None), left=pl.int_range(ROWS) % 7
+    ).write_csv(path)
+    model = place / "models/churn/north/r0"
+    model.mkdir(parents=True)
+    needed = Columns(
+        numeric=["amount", "constant", "blank", "left", "gone"],
+        categorical={"plan": ["pro"], "same": ["x"]},
+        target="churned",
+        task="classification",
+        classes=["no", "yes"],
+    )
+    (model / "model.json").write_text(json.dumps({"columns": asdict(needed)}))
+    (model / "provenance.json").write_text(json.dumps({"study": "churn", "run": "r0"}))
+    (model.parent / "latest").symlink_to("r0")
+    gate = {"metric": "test_auc", "direction": "maximize"}
+    files = planned(place, regions=["north"], gate=gate, table={"columns": {"left": "ignore"}})
+    lines = plan_text(Run(files.root)).splitlines()
+    said = [re.findall("needs column '(.*?)'", line)[0] for line in lines if "gate will" in line]
+    assert said == ["left", "gone"]
+    columns = read_table(files.region("north").table).columns
+    with pytest.raises(ValueError, match="there is no column left, gone"):
+        check_columns(columns, needed)
 
 
 def test_many_problems_are_cut(place: Path) -> None:

@@ -69,9 +69,9 @@ def gate_lines(study: Study, tables: dict[str, Table]) -> list[str]:
     """
     lacking = defaultdict(list)
     for region, table in tables.items() if study.gate else ():
-        used = {*table["numeric"], *table["categorical"]}
+        there = {*table["numeric"], *table["categorical"], *table.get("unused", ())}
         for column in _needed_columns(study, region):
-            if column not in used:
+            if column not in there:
                 lacking[column].append(region)
     return [
         f"    the gate will keep the current model of {join_names(regions, _MOST_NAMES)}, because "
