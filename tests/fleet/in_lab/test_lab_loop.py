@@ -20,7 +20,7 @@ def project(project: Project, lab: Lab) -> Project:
     study = project.write_study()
     policies = json.loads(project.trialfleet("fleet", "plan", "--policy", study))
     lab.allow(policies["caller"])
-    project.trialfleet("fleet", "up", study, "--nodes", "2", "--wait")
+    print(project.trialfleet("fleet", "up", study, "--nodes", "2", "--wait"))  # if a test fails
     return project
 
 

@@ -71,6 +71,7 @@ def test_every_lock_is_opened_by_open_lock() -> None:
         "workflows/views/why/run_sources.py",  # looks whether another holds it
         "workflows/facts/dagman/recovery_files.py",  # DAGMan's own
         "nodes/gang/network.py",  # no lock
+        "workflows/control/plan/run_folder_writer.py",  # a draft, which is its owner's alone
     }
     for top in ("infra", "nodes", "optimizer", "workflows", "src/trialfleet"):
         for path in (ROOT / top).rglob("*.py"):
