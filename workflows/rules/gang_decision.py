@@ -168,22 +168,41 @@ def _form_gang(
     )
     all_ready = len(ready) == len(present) and not any(job.is_starting for job in jobs)
     if roster.trial and len(ready) >= size.least and all_ready and is_settled:
-        return replace(
-            roster,
-            state=RUN,
-            since=now,
-            members=tuple(
-                RankAgent(proc, agent.token, agent.host, agent.port, agent.door)
-                for proc, agent in sorted(ready.items())
-            ),
-            start=_newest(roster, packages),
-            kill=False,
-            short=False,
-            failures=_failures(roster, packages),
-        )
+        return _begin(roster, ready, packages, now)
     first = next(iter(_agents_by_rank(roster, agents)), None)
     saves = first is not None and first.busy and now - roster.since < SAVE_SECONDS
     return replace(roster, kill=roster.kill or not saves, short=len(present) < size.least)
+
+
+def _begin(
+    roster: Roster, ready: Mapping[int, Member], packages: Collection[Package], now: float
+) -> Roster:
+    """Return the roster with which the generation runs.
+
+    If the gang has asked for too many restarts, each without a checkpoint of rank 0, the trial ends
+    with the result of a rank that asked.
+    """
+    failures = roster.failures + (roster.asked and not _sent_before(roster, packages))
+    others = {seat.proc for seat in roster.members[1:]}
+    results = [
+        p for p in packages if p[:2] == (RESULT, roster.generation - 1) and p.number in others
+    ]
+    if failures > MOST_FAILURES and results:
+        return replace(roster, code=1, result=min(results).name, failures=failures)
+    return replace(
+        roster,
+        state=RUN,
+        since=now,
+        members=tuple(
+            RankAgent(proc, agent.token, agent.host, agent.port, agent.door)
+            for proc, agent in sorted(ready.items())
+        ),
+        start=_newest(roster, packages),
+        kill=False,
+        asked=False,
+        short=False,
+        failures=failures,
+    )
 
 
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
@@ -195,11 +214,6 @@ def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
     """
     own = _sent_before(roster, packages)
     return max(own).name if own else roster.start
-
-
-def _failures(roster: Roster, packages: Collection[Package]) -> int:
-    """Return the new generation's count of failures, at most 1 after a checkpoint."""
-    return min(roster.failures, 1) if _sent_before(roster, packages) else roster.failures
 
 
 def _sent_before(roster: Roster, packages: Collection[Package]) -> list[Package]:
@@ -236,9 +250,8 @@ def _check_running(
     phases = {agent.phase for agent in own}
     if member.LEAVING in phases or (first and first.phase == member.SAVED):
         return in_order
-    if member.SAVED in phases:  # but rank 0 may have saved nothing
-        asking = [agent for agent in own if agent.phase == member.SAVED]
-        return _after_failure(roster, in_order, asking, packages)
+    if member.SAVED in phases:  # rank 0 may be about to save, too
+        return replace(in_order, asked=True)
     taken = {seat.token for seat in roster.members}
     joins = [
         agent
@@ -288,9 +301,7 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """Return the roster after the workers of the agents `failed` have failed.
-
-    If only other ranks than rank 0 ask for a restart from a checkpoint, they are `failed`, too.
+    """Return the roster after a worker's failure.
 
     The result is usually `another`, the roster for a new generation. More than `MOST_FAILURES`
     failures without a checkpoint in between are the trainer's fault. Then the trial ends with the

@@ -351,34 +351,33 @@ def test_a_trainer_that_fails_repeatedly_ends_the_trial() -> None:
     assert (roster.code, roster.result) == (7, left), "what failed first"
 
 
-def asking(generation: int, phase: str = member.RUNNING, **more: object) -> list[Job]:
-    """Return the jobs of which rank 1 asks for a restart, while rank 0 has this phase."""
-    own = agent(1, member.SAVED, generation, code=1, ended=1.0, **more)
-    return [
-        job(agent(0, phase, generation)),
-        job(own),
-        job(agent(2, member.RUNNING, generation)),
-    ]
+def restarted(roster: Roster, *files: str) -> Roster:
+    """Return the roster after rank 1 asked for a restart, and all ranks are ready for it."""
+    asks = [(0, member.RUNNING), (1, member.SAVED), (2, member.RUNNING)]
+    forms = after(roster, [job(agent(n, phase, roster.generation)) for n, phase in asks])
+    assert (forms.state, forms.kill, forms.failures) == (FORM, False, roster.failures)
+    everyone = [job(agent(proc, member.READY, forms.generation)) for proc in range(3)]
+    return after(forms, everyone, *files, now=NOW + 1)
 
 
 def test_restarts_for_another_rank_are_limited_while_rank_0_saves_nothing() -> None:
     roster = training(0, 1, 2)
     for failures in range(1, MOST_FAILURES + 1):
-        roster = after(roster, asking(roster.generation))
-        assert (roster.state, roster.failures, roster.kill) == (FORM, failures, False)
-        everyone = [job(agent(proc, member.READY, roster.generation)) for proc in range(3)]
-        roster = after(roster, everyone, now=NOW + 1)
-    asks = asking(roster.generation)
-    assert after(roster, asking(roster.generation, busy=1)) == roster, "its words are on their way"
+        roster = restarted(roster)
+        assert (roster.state, roster.failures) == (RUN, failures)
     left = f"result.{roster.generation:06}.000001.tar"
-    over = after(roster, asks)
+    over = restarted(roster, left)
     assert (over.code, over.result) == (1, left)
-    saved = asking(roster.generation, member.SAVED)
-    assert after(roster, saved).failures == MOST_FAILURES, "rank 0 has saved, too"
-    forms = after(replace(roster, failures=1), asks)
-    everyone = [job(agent(proc, member.READY, forms.generation)) for proc in range(3)]
-    checkpoint = f"checkpoint.{roster.generation:06}.000001.tar"
-    assert after(forms, everyone, checkpoint, now=NOW + 1).failures == 1, "rank 0 saved meanwhile"
+    assert restarted(roster).code is None, "its result has not arrived"
+
+
+def test_a_restart_of_all_ranks_counts_as_no_failure_although_rank_0_saves_last() -> None:
+    roster = training(0, 1, 2, failures=MOST_FAILURES)
+    asked, saved = (f"{kind}.000001.000001.tar" for kind in ("result", "checkpoint"))
+    begun = restarted(roster, asked, saved)
+    assert (begun.state, begun.failures, begun.start) == (RUN, MOST_FAILURES, saved)
+    forms = after(begun, [job(agent(n, member.SAVED, begun.generation)) for n in range(3)])
+    assert (forms.state, forms.asked) == (FORM, False)
 
 
 def test_jobs_that_are_no_longer_needed_are_removed() -> None:

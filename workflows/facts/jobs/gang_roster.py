@@ -64,9 +64,11 @@ class Roster:
         start: the name of the checkpoint to start from; None if training starts at the beginning.
         kill: whether agents kill the training processes of the previous generation. False while
             rank 0 may still save a checkpoint.
+        asked: whether a generation forms because another rank than rank 0 asked for a restart. If
+            rank 0 sends no checkpoint meanwhile, this counts as a failure.
         short: whether a generation that forms has fewer agents than the gang's `min`.
-        failures: how often training processes have failed, or asked for a restart although rank 0
-            had saved nothing, since the last checkpoint. Processes of lost jobs don't count.
+        failures: how often training processes have failed since the last checkpoint. Processes of
+            lost jobs don't count.
         code: the trial's exit code, or minus the number of the signal that killed it; None until
             the trial ends. In the state "done", the agents leave with this code.
         over: the limit that the trial exceeded (memory, time or disk); None if it exceeded none.
@@ -84,6 +86,7 @@ class Roster:
     members: tuple[RankAgent, ...] = ()
     start: str | None = None
     kill: bool = True
+    asked: bool = False
     short: bool = True
     failures: int = 0
     code: int | None = None
