@@ -212,19 +212,23 @@ class CurveModel:
 def _without_odd(curves: list[Curve]) -> list[Curve]:
     """Return the curves that neither diverged nor have a spike: at least two.
 
-    A curve that falls far is kept, even if most curves are flat. Without it, the model would stop
-    each trial that still learns.
+    A curve that falls far is kept with its noise, even if most curves are flat. Without it, the
+    model would stop each trial that still learns.
     """
     center = float(np.median(np.concatenate([curve.losses for curve in curves])))
     typical = float(np.median([np.abs(curve.losses - center).max() for curve in curves]))
-    most = _MOST_RISE * typical or math.inf
-    return [curve for curve in curves if _rise(curve, center) <= most]
+    return [curve for curve in curves if not _is_odd(curve, center, typical or math.inf)]
 
 
-def _rise(curve: Curve, center: float) -> float:
-    """Return how far a curve rises above its own best loss, or ends above `center`."""
-    rises = curve.losses - np.minimum.accumulate(curve.losses)
-    return max(float(rises.max()), float(curve.losses[-1]) - center)
+def _is_odd(curve: Curve, center: float, typical: float) -> bool:
+    """Return whether a curve ends far above `center`, or rises far above its own best loss.
+
+    `typical` is how far a typical curve is from `center`.
+    """
+    losses = curve.losses
+    rise, fall = (losses - np.minimum.accumulate(losses)).max(), losses[0] - losses.min()
+    too_high, too_steep = _MOST_RISE * typical, _MOST_RISE * max(typical, fall)
+    return bool(losses[-1] - center > too_high or rise > too_steep)
 
 
 def _with_ones(basis: Array) -> Array:

@@ -98,6 +98,26 @@ def test_a_complete_trial_that_learns_is_not_odd_where_most_learn_nothing() -> N
     assert decisions({"learns": falling(0.41, 5)}, complete=known) == {}
 
 
+def test_the_noise_of_trials_that_learn_is_not_odd_where_most_learn_nothing() -> None:
+    steps, stopped = np.arange(1.0, 21), 0
+    for draw in range(20):
+        chance = np.random.default_rng(draw)
+
+        def learning(end: float, chance: np.random.Generator = chance) -> Curve:
+            losses = end + (0.69 - end) * np.exp(-steps / 5)
+            return Curve(steps, losses + 0.01 * chance.standard_normal(20))
+
+        flat = [Curve(steps, 0.69 + 5e-4 * chance.standard_normal(20)) for _ in range(5)]
+        ends = chance.uniform(0.35, 0.5, 2)
+        known = [Complete(curve, 0.69) for curve in flat]
+        known += [Complete(learning(end), end) for end in ends]
+        young = Curve(steps[:6], learning(min(ends) - 0.03).losses[:6])
+        stopped += len(
+            decisions({"best": young}, Rule(startup_trials=3, max_steps=20), complete=known)
+        )
+    assert stopped <= 1, "its confidence is 95%"
+
+
 def test_a_trial_past_the_last_step_of_all_complete_trials_is_not_stopped() -> None:
     """Nothing is known about these steps, as when the study tunes the number of epochs."""
     short = [Complete(falling(end, 20), end + 0.5 / 20) for end in GOOD]
