@@ -154,7 +154,8 @@ def check_content(data: Sequence[str], keys: Keys, *, whose: str) -> None:
         if place.startswith(URL_PREFIXES):
             continue
         faults = ((path, fault) for path in _tree(place) if (fault := _content_fault(path)))
-        if found := next(faults, None):
+        # A writer may have removed or renamed a file meanwhile.
+        if found := next((one for one in faults if os.path.lexists(one[0])), None):
             raise UnusableStudyError(Problem((*keys, index), f"{whose}{found[0]!r} {found[1]}"))
 
 

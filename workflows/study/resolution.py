@@ -72,6 +72,7 @@ def resolve_usable(study: Study, folder: Path) -> tuple[Study | None, dict[str, 
 
 def _resolve_rest(study: Study, regions: dict[str, Region], folder: Path) -> Study:
     """Return the normal form of a study with these `regions`."""
+    _check_early_stopping(study)
     _check_s3_keys(study, regions)
     normal = study.model_copy(
         update={
@@ -147,15 +148,14 @@ def _join_errors(
         if isinstance(error, AbsentError) and name in table
         for problem in error.problems
     ]
-    others = dict.fromkeys(
-        problem
-        for name, error in errors.items()
-        if not (isinstance(error, AbsentError) and name in table)
-        for problem in error.problems
-    )
+    others: dict[tuple[Keys, str], Problem] = {}  # data that regions share is named once
+    for name, error in errors.items():
+        if not (isinstance(error, AbsentError) and name in table):
+            for problem in error.problems:
+                others.setdefault((problem.keys, _without_region(name, problem)), problem)
     if absent:
-        return AbsentError(*_absent_problems(absent, [*table], folder), *others)
-    return UnusableStudyError(*others)
+        return AbsentError(*_absent_problems(absent, [*table], folder), *others.values())
+    return UnusableStudyError(*others.values())
 
 
 class _Absent(NamedTuple):
@@ -262,6 +262,16 @@ def _data_keys(study: Study, region: str) -> Keys:
         return _GLOB
     own = study.listed_regions.get(region)
     return ("data",) if own is None or own.data is None else ("regions", region, "data")
+
+
+def _check_early_stopping(study: Study) -> None:
+    # Not in the section's own validation: runs that were planned so before can still be opened.
+    rule = study.early_stopping
+    if rule and rule.min_steps and rule.max_steps and rule.min_steps >= rule.max_steps:
+        text = (
+            f"must be less than max_steps, which is {rule.max_steps}, or no trial is ever stopped"
+        )
+        raise UnusableStudyError(Problem(("early_stopping", "min_steps"), text))
 
 
 def _check_command(study: Study, folder: Path) -> None:

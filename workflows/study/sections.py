@@ -257,16 +257,6 @@ class EarlyStopping(Section):
         "SIGTERM.",
     )
 
-    @model_validator(mode="after")
-    def _min_is_below_max(self) -> Self:
-        if self.min_steps and self.max_steps and self.min_steps >= self.max_steps:
-            text = (
-                f"must be less than max_steps, which is {self.max_steps}, or no trial is ever "
-                "stopped"
-            )
-            refuse("EarlyStopping", [(("min_steps",), text, self.min_steps)])
-        return self
-
 
 class Trainer(Section):
     """The program of a trial: any command that reads trial.json and writes result.json."""

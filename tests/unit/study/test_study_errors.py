@@ -258,7 +258,10 @@ SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
         (
             "accelerator: cpu",
             "early_stopping: {min_steps: 41, max_steps: 40}",
-            [":8: early_stopping.min_steps: must be less than max_steps, which is 40", "(got 41)"],
+            [
+                ":8: early_stopping.min_steps: must be less than max_steps, which is 40",
+                "which is 40",
+            ],
         ),
         (
             "accelerator: cpu",

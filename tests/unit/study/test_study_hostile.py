@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,36 @@ def test_the_region_and_the_file_that_no_job_can_get_are_named(folder: Path) -> 
     assert message.splitlines()[1:] == [
         rf"{place}'NO': '{folder}/NO/f\udcfcr' has a name that is not UTF-8; rename it"
     ]
+
+
+def test_data_that_regions_share_is_named_once(folder: Path) -> None:
+    (folder / "shared").mkdir()
+    (folder / "shared/link").symlink_to(folder)
+    message = error_of(folder, f"{MINIMAL}data: shared\n")
+    assert message.count("is a link to a folder") == 1
+
+
+def test_files_that_a_writer_renames_meanwhile_are_no_fault(folder: Path) -> None:
+    (folder / "data").mkdir()
+    ends = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count():
+            if ends.is_set():
+                return
+            part = folder / f"data/{number % 400}.part"
+            part.touch()
+            part.rename(part.with_suffix(".csv"))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        (folder / "study.yaml").write_text(f"{MINIMAL}data: data\n")
+        for _ in range(150):
+            load_study(folder / "study.yaml")
+    finally:
+        ends.set()
+        writer.join()
 
 
 def test_data_with_a_link_to_a_file_is_accepted(folder: Path) -> None:
