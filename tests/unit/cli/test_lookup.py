@@ -306,6 +306,13 @@ def test_a_name_that_two_slashes_may_divide_is_refused_as_ambiguous(
     assert shown.output.startswith("demo/Nord/Ost/A\n")
 
 
+def test_a_regions_whole_name_is_meant_rather_than_the_beginning_of_a_studys(
+    with_slash: Path, make_run: MakeRun, work: Path
+) -> None:
+    make_run(run="r1", out=work / "runs/Nordic/r1", name="Nordic", regions=["Ost/A"])
+    assert find_model("Nord/Ost/A").absolute() == with_slash / "latest"
+
+
 def test_promoting_a_run_promotes_all_its_models(models: Path) -> None:
     assert find_models("monday") == [models / "A/monday", models / "B/monday"]
     shown = CliRunner().invoke(main, ["promote", "monday", "tuesday/A"])

@@ -272,10 +272,13 @@ def _divide(name: str, runs: list[FoundRun], study: str | None = None) -> tuple[
     words = name.split("/")
     divisions = [("/".join(words[:i]), "/".join(words[i:])) for i in range(len(words))]
     known = [one for one in divisions if len(words) > 1 and _is_known(*one, runs, study)]
+    exact = {"", *(name for run in runs for name in (run.study, run.run, run.name))}
+    known = [one for one in known if one[0] in exact] or known  # rather than a name's beginning
     if len(known) > 1:
         choices = (f"the region {of!r}" + (f" of {at!r}" if at else "") for at, of in known)
         raise InputError(
-            f"{name!r} may be {' or '.join(choices)}; name the folder of the region's models"
+            f"{name!r} may be {' or '.join(choices)}; name STUDY/REGION, or the folder of the "
+            "region's models"
         )
     return known[0] if known else (before, region)
 
