@@ -208,7 +208,11 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
 
 @dataclass
 class _Order:
-    """The state of one launch. `known` has the fleet's instances, including new ones."""
+    """The state of one launch.
+
+    `known` has the fleet's instances, including new ones. `pauses` are those that are left until
+    AWS must know all new resources.
+    """
 
     aws: Aws
     fleet: Fleet
@@ -217,6 +221,7 @@ class _Order:
     known: list[Instance]
     now: datetime
     refused: set[Pool] = field(default_factory=set)
+    pauses: Iterator[float] = field(default_factory=lambda: iter(retries.LATER))
 
     @property
     def living_instances(self) -> list[Instance]:
@@ -297,8 +302,11 @@ class _Order:
     def _send_until_known(
         self, pools: Sequence[Candidate], count: int, least: int
     ) -> tuple[str, Answer]:
-        """Repeat a request until AWS knows all new resources. Return the last name and answer."""
-        for pause in (*retries.LATER, None):
+        """Repeat a request until AWS knows all new resources. Return the last name and answer.
+
+        All requests of a launch together wait for two minutes at most.
+        """
+        while True:
             name = self._name(pools)
             request = FleetRequest(
                 name=name,
@@ -311,11 +319,11 @@ class _Order:
             answer = self._answer(request)
             if not answer.made and not any(map(_is_unanswered, answer.failures)):
                 request_names.note_refused(self.fleet.full_name, self._window_number, name)
-            new = any(map(_is_new, answer.failures))
-            if answer.made or not new or pause is None:
-                break
+            is_new = not answer.made and any(map(_is_new, answer.failures))
+            pause = next(self.pauses, None) if is_new else None
+            if pause is None:
+                return name, answer
             retries.sleep(pause)
-        return name, answer
 
     def _answer(self, request: FleetRequest) -> Answer:
         """Send a request, and return AWS's answer.

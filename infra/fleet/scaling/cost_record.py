@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,23 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
 
     The result is empty if none exists. FleetError if one is invalid, or if AWS refuses.
     """
-    buckets = bucket.known_buckets(fleet, aws.account(fleet.home))
-    records = [_load(aws, fleet, name) for name in buckets]
+    present, *earlier = bucket.known_buckets(fleet, account := aws.account(fleet.home))
+    # AWS denies access to a bucket of another account, which may have the name of an earlier one.
+    records = [_load(aws, fleet, account, present)]
+    records += [_load(aws, fleet, account, name, "AccessDenied") for name in earlier]
     return reduce(Ledger.combine, [*records, _read_copy(_kept_file(aws, fleet))])
 
 
-def _load(aws: Aws, fleet: Fleet, name: str) -> Ledger:
-    """Return the record in the bucket `name`, which is empty if either is missing."""
-    s3, key = aws.s3(fleet.home), _key(fleet)
+def _load(aws: Aws, fleet: Fleet, account: str, name: str, *absent: str) -> Ledger:
+    """Return the record in the bucket `name`, which is empty if either is missing.
+
+    It is also empty if AWS refuses with one of the error codes `absent`.
+    """
+    key = _key(fleet)
     url = f"s3://{name}/{key}"
+    read = partial(aws.s3(fleet.home).get_object, ExpectedBucketOwner=account)
     with asking(f"the record of costs {url}"):
-        found = or_none(lambda: s3.get_object(Bucket=name, Key=key), "NoSuchKey", "NoSuchBucket")
+        found = or_none(lambda: read(Bucket=name, Key=key), "NoSuchKey", "NoSuchBucket", *absent)
         stored = found and found["Body"].read()
     return _parse(stored, url)
 

@@ -25,7 +25,7 @@ from tests.fleet.mock_aws.moto_account import (
 from tests.fleet.mock_aws.moto_faults import Killed
 from trialfleet.errors import FleetError
 from trialfleet.files import read_json
-from trialfleet.infra.fleet.aws import identity, images, launch_template, network
+from trialfleet.infra.fleet.aws import identity, images, launch_template, network, retries
 from trialfleet.infra.fleet.choice.candidates import GOOD
 from trialfleet.infra.fleet.instances import inventory, launch, request_names
 from trialfleet.infra.fleet.instances.fleet_request import (
@@ -352,6 +352,13 @@ def test_a_fresh_instance_profile_is_waited_for(cloud: Account) -> None:
     cloud.faults.refuse("CreateFleet", "InvalidParameterValue", reason, times=9)
     assert len(ask(cloud, [A]).instances) == 1
     assert sum(cloud.pauses) > 60  # IAM may take a minute to inform EC2
+
+
+def test_all_requests_of_a_launch_wait_together_for_what_was_just_made(cloud: Account) -> None:
+    cloud.faults.refuse("CreateFleet", "InvalidLaunchTemplateId.NotFound")
+    with pytest.raises(FleetError, match="InvalidLaunchTemplateId"):
+        ask_two_regions(cloud)
+    assert cloud.pauses == [*retries.LATER], "for the first region"
 
 
 def test_a_new_instance_profile_is_awaited_although_a_pool_lacks_capacity(cloud: Account) -> None:
