@@ -182,7 +182,9 @@ def _begin(
     If the gang has asked for too many restarts, each without a checkpoint of rank 0, the trial ends
     with the result of a rank that asked.
     """
-    failures = roster.failures + (roster.asked and not _sent_before(roster, packages))
+    failures = roster.failures + roster.asked
+    if _sent_before(roster, packages):
+        failures = min(roster.failures, 1)
     others = {seat.proc for seat in roster.members[1:]}
     results = [
         p for p in packages if p[:2] == (RESULT, roster.generation - 1) and p.number in others
