@@ -126,7 +126,11 @@ def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -
 @file_argument
 @click.option("--nodes", type=Integer(0), help="Number of nodes (default: nodes.min, at least 1).")
 @click.option("--run", help="Run to which the nodes' cost is charged.")
-@click.option("--wait", is_flag=True, help="Wait until every node accepts trials or is sick.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until every node accepts trials or is sick. Exit with 1 if one accepts none.",
+)
 def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) -> None:
     """Create or update the fleet and start its nodes. You can repeat this command."""
     from trialfleet.infra.fleet.commands.scale import bring_up
@@ -144,7 +148,16 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
         ids = {instance.id for instance in launched.instances}
         settled = _watch_fleet(aws, spec, run or "", lambda status: status.has_settled(ids))
         show(status_view(settled))
+        _check_joined(settled, ids)
     say(f"next: trialfleet fleet status{_file_argument(file)}")
+
+
+def _check_joined(status: FleetStatus, ids: set[str]) -> None:
+    fine = {"joined", "draining"}  # an older node may drain, because it is no longer needed
+    unfit = [one for one in status.nodes if one.instance.id in ids and one.stage not in fine]
+    if unfit:
+        whys = "; ".join(f"{one.instance.id} is {one.stage}: {one.reason}" for one in unfit)
+        raise FleetError(f"{len(unfit)} of {len(ids)} node(s) accept no trials: {whys}")
 
 
 @fleet.command("status")

@@ -158,8 +158,11 @@ RESOURCES = {"memory": "100MB", "disk": "20MB", "requirements": 'TrialfleetFleet
 def test_a_trial_waits_for_a_node_with_a_healthy_gpu(project: Project, lab: Lab) -> None:
     fleet = Fleet.of(project, "mixed")
     lab.configure(hardware={"readings": {"xids": [79]}})
-    fleet.up(1)
-    sick = fleet.switched_on(fleet.nodes()[0])
+    up = fleet.call("up", "--nodes", "1", "--wait")
+    (sick,) = fleet.nodes()
+    assert up.returncode == 1
+    error = f"{sick.id} is sick: its GPU failed the probe: {SICK}"
+    assert f"1 of 1 node(s) accept no trials: {error}" in " ".join(up.stderr.split())
     lab.configure(hardware={})
     ad = fleet.wait_until_joined(sick)
     assert (ad["TrialfleetGpuHealthy"], ad["TrialfleetGpuReason"]) == (False, SICK)
