@@ -177,7 +177,8 @@ def test_a_trial_waits_for_a_node_with_a_healthy_gpu(project: Project, lab: Lab)
     lab.wait_for(project.trials, "the trial in the queue")
     time.sleep(6)  # the negotiator matches each second
     assert [job["JobStatus"] for job in project.trials()] == [IDLE]
-    fleet.up(2, "--wait")
+    up = fleet.call("up", "--nodes", "2", "--wait")
+    assert up.returncode == 1, "one of the two is still sick"
     (healthy,) = [node for node in fleet.nodes() if node != sick]
     lab.wait_for(lambda: project.records(folder), "the trial's result")
     logs = project.file("waits/regions/A/trials/*/log")
