@@ -148,16 +148,10 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
         ids = {instance.id for instance in launched.instances}
         settled = _watch_fleet(aws, spec, run or "", lambda status: status.has_settled(ids))
         show(status_view(settled))
-        _check_joined(settled, ids)
+        if unfit := settled.unfit_nodes(ids):
+            whys = "; ".join(f"{one.instance.id} is {one.stage}: {one.reason}" for one in unfit)
+            raise FleetError(f"{len(unfit)} of {len(ids)} node(s) accept no trials: {whys}")
     say(f"next: trialfleet fleet status{_file_argument(file)}")
-
-
-def _check_joined(status: FleetStatus, ids: set[str]) -> None:
-    fine = {"joined", "draining"}  # an older node may drain, because it is no longer needed
-    unfit = [one for one in status.nodes if one.instance.id in ids and one.stage not in fine]
-    if unfit:
-        whys = "; ".join(f"{one.instance.id} is {one.stage}: {one.reason}" for one in unfit)
-        raise FleetError(f"{len(unfit)} of {len(ids)} node(s) accept no trials: {whys}")
 
 
 @fleet.command("status")

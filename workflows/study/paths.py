@@ -153,10 +153,10 @@ def check_content(data: Sequence[str], keys: Keys, *, whose: str) -> None:
     for index, place in enumerate(data):
         if place.startswith(URL_PREFIXES):
             continue
-        faults = ((path, fault) for path in _tree(place) if (fault := _content_fault(path)))
-        # A writer may have removed or renamed a file meanwhile.
-        if found := next((one for one in faults if os.path.lexists(one[0])), None):
-            raise UnusableStudyError(Problem((*keys, index), f"{whose}{found[0]!r} {found[1]}"))
+        for path in _tree(place):
+            # A writer may have removed or renamed the file meanwhile.
+            if (fault := _content_fault(path)) and os.path.lexists(path):
+                raise UnusableStudyError(Problem((*keys, index), f"{whose}{path!r} {fault}"))
 
 
 def _tree(place: str) -> Iterator[str]:

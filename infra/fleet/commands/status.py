@@ -172,6 +172,11 @@ class FleetStatus:
         early = {"asked", "booted", "probing"}
         return ids <= {node.instance.id for node in self.nodes if node.stage not in early}
 
+    def unfit_nodes(self, ids: Set[str]) -> list[NodeStatus]:
+        """Return the nodes in `ids` that accept no trials, except those that drain on purpose."""
+        fit = {"joined", "draining"}
+        return [node for node in self.nodes if node.instance.id in ids and node.stage not in fit]
+
     def to_json(self) -> dict[str, Any]:
         """Return the status as JSON data."""
         nodes = [node.to_json() for node in self.nodes]
@@ -237,13 +242,12 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
 def _autoscaler_notices(fleet: str, run: str) -> list[str]:
     """Return what the autoscaler on this machine last reported on nodes that it can't start."""
     report = current_report(fleet, run) or {}
-    if report.get("state") not in {"scaling", "failing"}:
-        return []
-    notes = (report.get("step") or {}).get("notes") or ()
-    return [
-        f"the autoscaler, at {report.get('at')}: {line}"
-        for line in ([report.get("error")] if report.get("state") == "failing" else notes)
-    ]
+    lines = {
+        "scaling": (report.get("step") or {}).get("notes") or (),
+        "failing": [report.get("error")],
+    }
+    found = lines.get(str(report.get("state")), ())
+    return [f"the autoscaler, at {report.get('at')}: {line}" for line in found]
 
 
 def _read_pool(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:

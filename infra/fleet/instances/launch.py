@@ -149,11 +149,11 @@ def launch(
                 missing -= len(got.instances)
                 if not got.instances:
                     break
-    return _raise_error(launched)
+    return _with_nodes_or_reasons(launched)
 
 
-def _raise_error(launched: Launched) -> Launched:
-    """Return `launched`. FleetError if there is no node, and each refusal is an error."""
+def _with_nodes_or_reasons(launched: Launched) -> Launched:
+    """Return `launched`. Raise FleetError if it has no node and all of its refusals are errors."""
     refusals = launched.refusals
     if refusals and not launched.instances and all(one.is_error for one in refusals):
         raise FleetError(str(refusals[0]))

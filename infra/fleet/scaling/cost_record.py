@@ -32,7 +32,8 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
 
     The result is empty if none exists. FleetError if one is invalid, or if AWS refuses.
     """
-    present, *earlier = bucket.known_buckets(fleet, account := aws.account(fleet.home))
+    account = aws.account(fleet.home)
+    present, *earlier = bucket.known_buckets(fleet, account)
     # AWS denies access to a bucket of another account, which may have the name of an earlier one.
     records = [_load(aws, fleet, account, present)]
     records += [_load(aws, fleet, account, name, "AccessDenied") for name in earlier]

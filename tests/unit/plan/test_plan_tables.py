@@ -521,12 +521,12 @@ def test_a_missing_column_that_the_current_model_needs_is_reported(
 def test_plan_agrees_with_the_gate_on_columns_that_the_current_model_needs(place: Path) -> None:
     path = place / "data/north.csv"
     pl.read_csv(path).with_columns(
-        constant=pl.lit(1), same=pl.lit("x"), blank=pl.lit(None), left=pl.int_range(ROWS) % 7
+        constant=pl.lit(1), same=pl.lit("x"), blank=pl.lit(None), area=pl.int_range(ROWS) % 7
     ).write_csv(path)
     model = place / "models/churn/north/r0"
     model.mkdir(parents=True)
     needed = Columns(
-        numeric=["amount", "constant", "blank", "left", "gone"],
+        numeric=["amount", "constant", "blank", "area", "height"],
         categorical={"plan": ["pro"], "same": ["x"]},
         target="churned",
         task="classification",
@@ -536,12 +536,12 @@ def test_plan_agrees_with_the_gate_on_columns_that_the_current_model_needs(place
     (model / "provenance.json").write_text(json.dumps({"study": "churn", "run": "r0"}))
     (model.parent / "latest").symlink_to("r0")
     gate = {"metric": "test_auc", "direction": "maximize"}
-    files = planned(place, regions=["north"], gate=gate, table={"columns": {"left": "ignore"}})
+    files = planned(place, regions=["north"], gate=gate, table={"columns": {"area": "ignore"}})
     lines = plan_text(Run(files.root)).splitlines()
     said = [re.findall("needs column '(.*?)'", line)[0] for line in lines if "gate will" in line]
-    assert said == ["left", "gone"]
+    assert said == ["area", "height"]
     columns = read_table(files.region("north").table).columns
-    with pytest.raises(ValueError, match="there is no column left, gone"):
+    with pytest.raises(ValueError, match="there is no column area, height"):
         check_columns(columns, needed)
 
 

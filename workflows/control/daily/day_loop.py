@@ -377,8 +377,8 @@ class Days:
 
         Otherwise return an empty list.
         """
-        unusable = load_day(self._file, day).unusable
-        whys = [f"data of {day} {unusable[name]}" for name in regions if name in unusable]
+        unusable = late_regions(load_day(self._file, day), day, None)
+        whys = [unusable[name] for name in regions if name in unusable]
         ended = latest_outcomes(self.journal.outcomes(day, day))
         noted = [ended[day, name].why for name in regions if (day, name) in ended]
         return whys if whys == noted and len(whys) == len(regions) else []

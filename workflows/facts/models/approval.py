@@ -60,7 +60,7 @@ def read_awaiting(models_folder: Path) -> UnapprovedModel | None:
     run, model = str(noted["run"]), models_folder / str(noted["run"])
     current = current_model(model)
     own, rival = model_time(model), current and model_time(current)
-    # A current model dated in the future, from a clock set ahead, is no newer one.
+    # A current model does not count as newer if its time is in the future: a clock was wrong then.
     is_older = own and rival and own < rival <= datetime.now(UTC)
     if (
         read_provenance(model).get("run") != run

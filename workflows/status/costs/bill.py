@@ -153,8 +153,8 @@ def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifet
     """
     found: dict[str, Lifetime] = {}
     files = (*reports, default_report(fleet.full_name))
-    steps = [step for file in files if (step := (read_report(file) or {}).get("step"))]
-    steps = [step for step in steps if isinstance(step, dict)]
+    found_steps = ((read_report(file) or {}).get("step") for file in files)
+    steps = [step for step in found_steps if isinstance(step, dict)]
     for step in sorted(steps, key=lambda step: str(step.get("at", ""))):  # all times are in UTC
         found |= parse_lifetimes(step.get("instances"))
     return found | kept_lifetimes(fleet.full_name)
