@@ -173,10 +173,10 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip alerts that the other manager sent. Tell it which were sent or abandoned here."""
+        """Skip alerts that the other manager sent. Tell it which were sent here."""
         if self._managers:
             outbox.skip(self._managers.sent_events)
-            self._managers.note_sent(outbox.settled_events())
+            self._managers.note_sent(outbox.sent_events())
 
     def finish_telling(self) -> None:
         """Try once more to send the waiting alerts, and leave the rest to an HTCondor job."""

@@ -66,7 +66,7 @@ def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> Non
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: list_inputs(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
-    unread: dict[str, list[str]] = {}
+    unread: dict[str, str] = {}
     for region, own in places.items():
         urls = [place for place in own if place.startswith(URL_PREFIXES)]
         entries: Entries = [{"url": url, **objects.get(url, {})} for url in urls]
@@ -74,12 +74,17 @@ def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> Non
             files = [file for place in own if place not in urls for file in list_files(Path(place))]
             entries += [checksums.entry(file) for file in files]
         except OSError as error:
-            unread[region] = [f"its data can't be read: {error}"]
+            unread[region] = f"its data can't be read: {error}"
         else:
             _write(folder, folder.region(region_slug(region)).inputs, entries, own, durable=durable)
     if unread:
-        problems = (Problem(("data",), f"region {name!r}: {why}") for name, [why] in unread.items())
-        raise DataError(*problems, by_region=unread)
+        raise data_error(unread)
+
+
+def data_error(whys: Mapping[str, str]) -> DataError:
+    """Return the error that regions' data can't be used. `whys` has the reason for each region."""
+    problems = (Problem(("data",), f"region {name!r}: {why}") for name, why in whys.items())
+    return DataError(*problems, by_region={name: [why] for name, why in whys.items()})
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:

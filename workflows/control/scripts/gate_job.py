@@ -15,7 +15,7 @@ import numpy as np
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.nodes.job.pack_and_unpack import TooLargeError, pack
+from trialfleet.nodes.job.pack_and_unpack import UnsendableError, pack
 from trialfleet.objective import is_number
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.optimizer.region_types import Failed, OutOfMoney
@@ -145,8 +145,8 @@ def _hand_out(
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
-    except TooLargeError:
-        return "its models are too large for a lane's job"
+    except UnsendableError as error:
+        return f"its models can't be sent to a lane's job: {error}"
     write_json(place.by_lane, {"node": lane})
     untrusted_files.write(place.given, bytes(models), root=place.node_root)
     TrialFiles(frozen.run, frozen.study, folder, place, order).hand_out(turn)
@@ -203,7 +203,7 @@ def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
     champion = _measured_champion(files)
     try:
         found = read_measurements(files.gate)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         why = f"the result of the gate's job can't be used: {error}"
         return _unmeasured_verdict(frozen, why, champion=champion)
     assert champion is not None, "a job that measured two models was given two"
@@ -245,8 +245,7 @@ def _unmeasured_verdict(
 def read_measurements(place: TrialFolder) -> dict[str, Measurement]:
     """Return the models' measurements by role, such as "champion" for the current model.
 
-    ValueError if result.json or a file with the rows' losses can't be used. OSError if a file can't
-    be read.
+    ValueError if result.json or a file with the rows' losses can't be used.
     """
     return {
         name: Measurement(
@@ -292,7 +291,7 @@ def _losses(place: TrialFolder, name: str) -> Losses | None:
         losses = np.array(text.decode().split(), dtype=np.float64)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"losses/{name} must have one number per line: {error}") from error
     if not np.isfinite(losses).all():
         row = int(np.flatnonzero(~np.isfinite(losses))[0])
