@@ -1,7 +1,4 @@
-"""The daily schedule without systemd: an HTCondor job on this machine that starts at set times.
-
-The functions raise PoolError if HTCondor fails.
-"""
+"""The daily schedule without systemd: an HTCondor job on this machine. PoolError if that fails."""
 
 from __future__ import annotations
 
@@ -49,18 +46,12 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
 
 
 def remove_job(folder: DailyFolder) -> bool:
-    """Remove the job that starts the study's daily runs, and return whether it existed.
-
-    A day that has started continues.
-    """
+    """Remove the job that starts daily runs; return whether it existed. A begun day continues."""
     return schedd.apply_action("Remove", _job_constraint(folder), "trialfleet daily remove") > 0
 
 
 def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
-    """Return the id of the job that starts the study's daily runs, and why the job is on hold.
-
-    The reason is None if the job is not on hold. The result is None if the queue has no such job.
-    """
+    """Return the id of the job that starts daily runs, if any, and why it is on hold, or None."""
     found = schedd.query(_job_constraint(folder), _ATTRIBUTES)
     if not found:
         return None

@@ -41,11 +41,7 @@ def timer_hours_and_minutes(daily: Daily, now: datetime, zone: tzinfo | None) ->
 
 
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
-    """Return the days to work on at `now`, oldest first.
-
-    `begun` has the days that have begun. The result always has the latest due day. With
-    `missed: all`, it also has the days between the latest day in `begun` and the due day.
-    """
+    """Return the due day, after the missed days since the last of `begun` with `missed: all`."""
     due = daily.due_day(now)
     newest = max(begun, default=due)
     if daily.missed != "all" or newest >= due:
@@ -54,10 +50,9 @@ def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[dat
 
 
 def is_missed(daily: Daily, begun: Collection[date], now: datetime) -> bool:
-    """Return whether the latest due day was missed and must not begin any more.
+    """Return whether the latest due day was missed and, by `missed: none`, must not begin.
 
-    The answer is True only with `missed: none`, and if three conditions hold: the day's date has
-    passed, its start was over two hours ago, and it is not in `begun`, the days that have begun.
+    It was missed if it has not begun, its date has passed, and its start two hours ago, too.
     """
     due = daily.due_day(now)
     is_late = now - daily.start_time(due) > _LATE and due < daily.today(now)

@@ -1,8 +1,7 @@
 """Functions that check a study, a run's id and its place, and then write the run's folder.
 
 The same study, run id, time and folder give the same bytes. The folder is written under a temporary
-name and then renamed, so an interrupted plan leaves no run. What a killed plan leaves under this
-name, the next plan in the same place removes.
+name and then renamed, so an interrupted plan leaves no run. The next plan removes what it leaves.
 """
 
 from __future__ import annotations
@@ -82,16 +81,13 @@ def write_plan(
 ) -> RunFolder:
     """Write the folder of a run and return it.
 
-    `study` has regions by name, absolute paths, and an accelerator other than "auto". The id `run`
-    also names the folders of the run's models. The folder `out` must be empty or missing. `created`
-    is the time of planning; None means now. `aws` is for the run's autoscaler. `notes` are lines
+    `study` has regions by name, absolute paths, and an accelerator other than "auto". `created` is
+    the time of planning; None means now. `aws` is for the run's autoscaler. `notes` are lines
     about the choices made for the study. `places` has `FILE:LINE` for each key of the study that
     limits a trial's memory, disk or time. `previous` are results from which the run learns.
 
-    Raises:
-        InputError: the run's id or folder can't be used, a model with this id is already published,
-            or two files of a trial have the same name.
-        DataError: some regions' data can't be used.
+    InputError if the run's id or its folder `out` is taken or can't be used, or if the trainer's
+    files can't. DataError if some regions' data can't be used.
     """
     assert study.accelerator != "auto", "choose the pool's defaults before planning"
     check_run_id(run)
@@ -179,8 +175,7 @@ def _check_settings(study: Study) -> None:
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
     """Yield a parameter's name, and the default settings with an extreme value for it.
 
-    The extreme values of a number are the ends of its range; those of a categorical parameter are
-    all choices. The last pair has no name and the unchanged default settings.
+    That is an end of a number's range, or a choice. Last come no name and the defaults themselves.
     """
     defaults = space.trial_params(space.defaults())
     for name, parameter in space.parameters.items():
@@ -273,8 +268,7 @@ def _write_beside(
 def _make_draft(parent: Path) -> tuple[Path, int]:
     """Make the folder in which a plan writes a run, and return it with a descriptor of its lock.
 
-    While the plan lives, the lock keeps other plans from removing the folder. Where folders can't
-    be locked, as on NFS, no plan removes any.
+    The lock keeps other plans from removing it. Without locks, as on NFS, no plan removes any.
     """
     while True:
         draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=parent))
