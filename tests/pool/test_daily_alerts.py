@@ -110,6 +110,6 @@ def test_a_held_job_of_the_schedule_is_an_alert_until_it_is_released(
     assert fault.endswith(f": condor_release {job[0]}")
     assert (alert["event"], alert["title"]) == ("attention", f"demo: no day starts: {fault}")
     schedd.apply_action("Release", f"ClusterId == {float(job[0]):.0f}", "by hand")
-    [process] = watchers._processes.values()
+    [(process, _)] = watchers._processes.values()
     assert process.wait(60) == 0
     remove(file, lambda _: None)

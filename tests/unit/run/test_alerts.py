@@ -445,7 +445,7 @@ def test_one_process_reports_on_a_run_until_its_end(
     def look(after: float) -> int:
         clock[0] += after
         left = keeper.check([with_alerts, without])
-        for process in keeper._processes.values():
+        for process, _ in keeper._processes.values():
             process.wait()
         return len(left)
 

@@ -38,7 +38,7 @@ def fetch(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
 
 
 def object_identity(url: str, keys: S3Keys | None) -> dict[str, Any]:
-    """Return an S3 object's `etag`, `bytes`, `modified` and `version`, if any. UnreachableError."""
+    """Return an S3 object's `etag`, `bytes`, `modified` and any `version`, or UnreachableError."""
     with _open_object(url, keys) as (client, place):
         found = client.head_object(**place)
     return {

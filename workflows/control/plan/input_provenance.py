@@ -46,7 +46,7 @@ def image_files(study: Study) -> list[Path]:
 
 
 def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
-    """Record the state of a run's code and image, and the git commit; nothing is synced."""
+    """Record sizes, times and checksums of code and image, and the git commit; sync nothing."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *list_files(folder.code), *image_files(frozen.study)]
     entries = [checksums.entry(file) for file in files]
@@ -56,7 +56,7 @@ def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
 
 
 def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> None:
-    """Record the state of all regions' data, `durable` or not. DataError if files can't be read."""
+    """Record sizes, times and checksums of regions' data. DataError if files can't be read."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: list_inputs(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
@@ -82,7 +82,7 @@ def data_error(whys: Mapping[str, str]) -> DataError:
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
-    """Record which data, code and image have changed, besides earlier changes; not those in S3."""
+    """Record which files of a region's data, or of code and image, have changed (not in S3)."""
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
     _note(files, [name for each in frozen for name in _changed_files(folder, each)])

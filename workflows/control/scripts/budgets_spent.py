@@ -134,7 +134,7 @@ class _OtherRun:
 def region_spending(
     files: RegionFolder, trials: Iterable[AnyTrial], study: Study, now: float | None
 ) -> Spending:
-    """Return what a region has spent, with running jobs up to `now`; None if no job is running."""
+    """Return what a region has spent, with running jobs up to `now`. Unknown prices count as 0."""
     costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
     full = end_stays(files, files.best, study, now)
     gate = end_stays(files, files.gate, study, now)
