@@ -15,14 +15,12 @@ from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.pool.htcondor_installation import say_nothing
-from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.control.dagman import repair
 from trialfleet.workflows.control.dagman.repair import run_locked
 from trialfleet.workflows.control.plan.input_provenance import freeze_data
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.control.run.reopened_days import reopen_day
 from trialfleet.workflows.facts.dagman import job_queue
-from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.runs.run_storage import check_ours
 from trialfleet.workflows.rules.states import RunState, TrialState
@@ -277,12 +275,10 @@ class Run:
 
         InputError if there is no such region. OptimizerError if the trial database can't be read.
         """
-        names = self._reader.regions
-        if region is not None and region not in names:
-            near = did_you_mean(region, names)
-            raise InputError(f"no region {region!r} in this run{near}; regions: {', '.join(names)}")
+        from trialfleet.workflows.control.run.trainer_check import find_regions
+
         study = self.study
-        chosen = [each for each in build_graph(study).regions if region in {None, each.name}]
+        chosen = find_regions(study, region)
         stored = {each.name: self._reader.trials(each.name) for each in chosen}
         unfinished: Mapping[str, Mapping[str, TrialState]] = {}
         if not all(trial.state.is_finished() for trials in stored.values() for trial in trials):
