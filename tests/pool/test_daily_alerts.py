@@ -104,12 +104,12 @@ def test_a_held_job_of_the_schedule_is_an_alert_until_it_is_released(
     assert held_schedules(0) == [folder]
     watchers = Watchers()
     watchers.check([], [folder])
-    wait_for(lambda: Outbox(folder.alerts).settled_events(), 60)
+    wait_for(lambda: Outbox(folder.alerts).sent_events(), 60)
     alert = json.loads(heard.read_text())
     _, fault = find_schedule("demo", folder)
     assert fault.endswith(f": condor_release {job[0]}")
     assert (alert["event"], alert["title"]) == ("attention", f"demo: no day starts: {fault}")
     schedd.apply_action("Release", f"ClusterId == {float(job[0]):.0f}", "by hand")
-    [process] = watchers._processes.values()
+    [(process, _)] = watchers._processes.values()
     assert process.wait(60) == 0
     remove(file, lambda _: None)

@@ -8,7 +8,7 @@ The normal form of a study lists its regions by name, and has only absolute path
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
 from os import PathLike
@@ -48,6 +48,11 @@ class DaysStudy:
     whole: Study
     study: Study | None
     unusable: Mapping[str, str]
+
+    @property
+    def usable(self) -> Collection[str]:
+        """The names of the regions with usable data."""
+        return self.study.region_table if self.study else ()
 
 
 def load_day(path: Path, day: date) -> DaysStudy:

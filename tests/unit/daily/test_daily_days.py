@@ -26,6 +26,7 @@ from trialfleet.infra.pool import connection
 from trialfleet.infra.pool.embedded import FOLDER_VARIABLE
 from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.control.daily import day_attempt as day_module
 from trialfleet.workflows.control.daily import day_lock
 from trialfleet.workflows.control.daily import day_loop as days_module
 from trialfleet.workflows.control.daily.day_attempt import _OutcomeReporter
@@ -285,6 +286,32 @@ def test_the_other_regions_of_a_region_whose_data_cant_be_used_are_trained(here:
     assert study is not None
     assert list(study.region_table) == ["A"]
     assert days._newly_arrived(DAY) == [], "nothing has changed"
+
+
+def test_the_other_regions_of_a_region_with_two_files_of_one_name_are_planned(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(day_module, "connect", lambda: None)  # there is no pool
+    text = TEXT.replace("data: 'data/{region}/{date}.txt'\n", "").replace(
+        "regions: [A, NO]",
+        "regions: {A: {data: data/A/x}, NO: {data: [data/A/x, data/NO/x]}, go: {data: data/go.sh}}",
+    )
+    for region in ("A", "NO"):
+        (here / "data" / region).mkdir(parents=True)
+        (here / "data" / region / "x").touch()
+    (here / "data/go.sh").touch()
+    days = Days(write(here, text), clock=lambda: NOON, say=lambda _: None)
+    attempt = days._first_attempt(DAY)
+    days._work._plan(attempt, ["A", "NO", "go"])
+    whys = {region: why for region, (_, why) in outcomes_of(days, DAY).items()}
+    one_folder = "all of them are copied into one folder, so rename all but one"
+    assert whys == {
+        "NO": f"2 files of a trial are called 'x'; {one_folder}",
+        "go": f"2 files of a trial are called 'go.sh'; {one_folder}",
+    }
+    days._work._plan(attempt, days._work.remaining_regions(attempt))
+    planned = load_frozen(RunFolder(days.folder.run(attempt.run)).study).study
+    assert [*planned.region_table] == ["A"]
 
 
 def test_a_file_of_a_glob_that_cant_be_used_fails_alone(here: Path) -> None:

@@ -26,7 +26,7 @@ from trialfleet.workflows.control.export import mlflow_models
 from trialfleet.workflows.control.export.export_pass import export_all
 from trialfleet.workflows.control.export.mlflow_models import MlflowServer
 from trialfleet.workflows.control.export.published_models import read_published
-from trialfleet.workflows.control.models.rollback import rollback
+from trialfleet.workflows.control.models.latest import rollback
 from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
 from trialfleet.workflows.study import export as export_settings
 from trialfleet.workflows.study.export import Export, Mlflow

@@ -22,8 +22,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.export.export_pass import export_all
 from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.control.export.s3_mirror import S3Mirror, replaces
-from trialfleet.workflows.control.models.latest import promote
-from trialfleet.workflows.control.models.rollback import rollback
+from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets, export_problems
 from trialfleet.workflows.study.export import Export, Keep
 from trialfleet.workflows.study.sections import S3Keys

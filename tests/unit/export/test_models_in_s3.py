@@ -19,8 +19,7 @@ from trialfleet.errors import ExportError
 from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.control.export.s3_mirror import S3Mirror
-from trialfleet.workflows.control.models.latest import models_lock, promote
-from trialfleet.workflows.control.models.rollback import rollback
+from trialfleet.workflows.control.models.latest import models_lock, promote, rollback
 from trialfleet.workflows.control.takeover import models_in_s3
 from trialfleet.workflows.control.takeover.models_in_s3 import ModelsInS3
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending

@@ -13,9 +13,8 @@ from click.testing import CliRunner
 from tests.unit.models.conftest import KEPT_R1, Day, MakeDay
 from tests.unit.terminal import printed
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.control.models.retention import models_to_keep
-from trialfleet.workflows.control.models.rollback import rollback
 from trialfleet.workflows.facts.journal.journal import Ending, ending_with_model
 from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.history import changes

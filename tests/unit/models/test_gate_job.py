@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tarfile
@@ -14,6 +15,7 @@ import pytest
 
 from tests.unit.models.conftest import KEPT_R1, Day, MakeDay
 from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.scripts.gate_job import read_measurements
 from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.runs import spending
@@ -141,6 +143,17 @@ def test_losses_that_are_no_numbers_keep_the_champion(
     found = day.publish()
     assert found["verdict"] == "kept"
     assert "losses/challenger.txt" in found["why"]
+
+
+def test_losses_that_are_no_file_keep_the_champion(champion: Day, make_day: MakeDay) -> None:
+    day = make_day("r2")
+    day.ask_gate()
+    day.measure(0.4, 0.3)
+    os.mkfifo(day.files.gate.losses / "challenger.txt")
+    with pytest.raises(ValueError, match=r"losses/challenger\.txt .*: challenger\.txt is a pipe"):
+        read_measurements(day.files.gate)
+    day.tell_gate()
+    assert day.publish()["verdict"] == "kept"
 
 
 def test_a_gate_without_money_keeps_the_champion(champion: Day, make_day: MakeDay) -> None:

@@ -22,9 +22,8 @@ from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.control.models import latest as latest_module
 from trialfleet.workflows.control.models import publication as publish_module
-from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.control.models.publication import Publication, publish
-from trialfleet.workflows.control.models.rollback import rollback
 from trialfleet.workflows.facts.models.folders import current_model, previous_model
 from trialfleet.workflows.facts.models.listing import list_published_models
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder

@@ -12,9 +12,8 @@ import pytest
 from tests.unit.models.test_publish import best, models_folder_of, names, publish_on, study
 from trialfleet.errors import InputError
 from trialfleet.workflows.control.models import publication as publish_module
-from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.control.models.retention import models_to_remove
-from trialfleet.workflows.control.models.rollback import rollback
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.study.export import Keep
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen

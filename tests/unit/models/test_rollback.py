@@ -19,8 +19,7 @@ from click.testing import CliRunner
 from trialfleet.errors import InputError
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.models import latest as latest_module
-from trialfleet.workflows.control.models.latest import promote
-from trialfleet.workflows.control.models.rollback import current_runs, rollback
+from trialfleet.workflows.control.models.latest import current_runs, promote, rollback
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.drift import drift
 from trialfleet.workflows.facts.models.folders import display_name
@@ -248,7 +247,7 @@ import os, sys
 from pathlib import Path
 from tests.killed_child import status_of
 from trialfleet.workflows.control.models.latest import promote
-from trialfleet.workflows.control.models.rollback import current_runs, rollback
+from trialfleet.workflows.control.models.latest import current_runs, rollback
 from trialfleet.workflows.facts.models.listing import was_rolled_back
 
 models_folder, times = Path(sys.argv[1]), int(sys.argv[2])

@@ -19,8 +19,7 @@ from trialfleet.files import write_json
 from trialfleet.workflows.control.dagman import alert_and_export_processes
 from trialfleet.workflows.control.daily.day_alerts import digest_table, tell_days
 from trialfleet.workflows.control.daily.day_loop import Days
-from trialfleet.workflows.control.models.latest import promote
-from trialfleet.workflows.control.models.rollback import rollback
+from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.control.notify import run_alerts
 from trialfleet.workflows.control.notify.delivery import deliver
 from trialfleet.workflows.control.notify.run_alerts import RunEvents
@@ -446,7 +445,7 @@ def test_one_process_reports_on_a_run_until_its_end(
     def look(after: float) -> int:
         clock[0] += after
         left = keeper.check([with_alerts, without])
-        for process in keeper._processes.values():
+        for process, _ in keeper._processes.values():
             process.wait()
         return len(left)
 

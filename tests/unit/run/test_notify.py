@@ -507,6 +507,7 @@ def test_a_channel_that_never_works_is_abandoned_and_reported(tmp_path: Path) ->
     assert clock.now - 1000.0 > ABANDON_SECONDS
     [line] = undelivered_lines(tmp_path)
     assert line.endswith("ended with exit code 1: without output (abandoned)")
+    assert outbox.sent_events() == [], "after a takeover, the other manager tries"
 
 
 def test_an_event_is_left_to_the_process_that_has_the_secret(

@@ -14,8 +14,7 @@ from tests.stored_runs import stored
 from trialfleet import Run
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.models.latest import promote
-from trialfleet.workflows.control.models.rollback import rollback
+from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind

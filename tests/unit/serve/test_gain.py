@@ -13,8 +13,7 @@ import pytest
 from tests.conftest import MakeRun
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from trialfleet.files import write_json
-from trialfleet.workflows.control.models.latest import promote
-from trialfleet.workflows.control.models.rollback import rollback
+from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import NOTHING
 from trialfleet.workflows.views.report.report_reader import read_report

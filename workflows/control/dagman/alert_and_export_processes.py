@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import subprocess
 import sys
 import time
@@ -58,16 +59,15 @@ class Watchers:
     """The alert and export programs of all runs. Each is restarted until its work is done."""
 
     def __init__(self) -> None:
-        self._processes: dict[Watcher, subprocess.Popen[bytes]] = {}
-        self._started: dict[Watcher, float] = {}
+        # each with the time of its start
+        self._processes: dict[Watcher, tuple[subprocess.Popen[bytes], float]] = {}
 
     def check(
         self, runs: Iterable[RunFolder], schedules: Iterable[DailyFolder] = ()
     ) -> list[RunFolder]:
         """Start the programs that should run but don't. Return the runs whose programs have work.
 
-        `schedules` are the folders of daily studies. The schedule of each is an HTCondor job that
-        is on hold, and a program sends alerts about this.
+        `schedules` are the daily studies whose timer is an HTCondor job that is on hold.
         """
         unfinished = {
             run: [each for each in _list_watchers(run) if not self._is_done(each)] for run in runs
@@ -80,28 +80,22 @@ class Watchers:
         known = {each for of in unfinished.values() for each in of}
         known |= {each for each in of_days if not self._is_done(each)}
         for gone in self._processes.keys() - known:
-            if self._processes[gone].poll() is not None:
+            if self._processes[gone][0].poll() is not None:
                 del self._processes[gone]
         return [run for run, of in unfinished.items() if of]
 
     def _is_done(self, watcher: Watcher) -> bool:
-        """Return whether a program's work is done. If not, start the program unless it runs.
-
-        A program that died is not started again within `AGAIN_SECONDS` of its last start.
-        """
-        process, now = self._processes.get(watcher), time.monotonic()
+        """Return whether a program's work is done. If not, start it, at most every 30 s."""
+        process, started = self._processes.get(watcher, (None, -math.inf))
         if process and process.poll() is None:
             return False
-        if process and process.returncode == 0 and self._is_old(watcher, now):
+        is_old = time.monotonic() - started >= AGAIN_SECONDS
+        if process and process.returncode == 0 and is_old:
             del self._processes[watcher]
             return True
-        if (process is None or self._is_old(watcher, now)) and not _is_at_work(watcher):
-            self._started[watcher] = now
-            self._processes[watcher] = _start(watcher)
+        if is_old and not _is_at_work(watcher):
+            self._processes[watcher] = _start(watcher), time.monotonic()
         return False
-
-    def _is_old(self, watcher: Watcher, now: float) -> bool:
-        return now - self._started[watcher] >= AGAIN_SECONDS
 
 
 def _list_watchers(run: RunFolder) -> Iterator[Watcher]:

@@ -19,14 +19,13 @@ from trialfleet.errors import ExportError, FleetError, InputError, OptimizerErro
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.checksums import Checksums
-from trialfleet.workflows.control.daily.late_data import is_awaited, late_regions, unusable_regions
+from trialfleet.workflows.control.daily.late_data import awaited_regions, unusable_regions
 from trialfleet.workflows.control.daily.pool_watch import PoolWatch
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.staleness import model_age, stalest_first
 from trialfleet.workflows.control.daily.unchanged_regions import (
     data_fingerprint,
     settings_fingerprint,
-    unchanged_regions,
 )
 from trialfleet.workflows.control.run.new_run import plan_day
 from trialfleet.workflows.control.run.run import Run
@@ -100,10 +99,9 @@ class DailyWork:
         place = RunFolder(self.folder.run(attempt.run))
         if attempt.ended or not place.study.exists():
             return []
-        late = self._unplanned_regions(Run(place.root), attempt)
-        if not late or not self._is_waiting(attempt):
-            return late
-        still = self._awaited_regions(attempt, late)
+        if not (late := self._unplanned_regions(Run(place.root), attempt)):
+            return []
+        still = awaited_regions(self.file, attempt, self.clock())
         return [region for region in late if region not in still]
 
     def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
@@ -127,24 +125,12 @@ class DailyWork:
         daily = load_whole(self.file).daily
         return daily is not None and daily.wait_for_data is not None
 
-    def _is_waiting(self, attempt: Attempt) -> bool:
-        now = self.clock()
-        return not attempt.is_past_deadline(now) and is_awaited(
-            load_whole(self.file).daily, attempt.date, now
-        )
-
-    def _awaited_regions(self, attempt: Attempt, regions: Iterable[str]) -> dict[str, str]:
-        found = load_day(self.file, attempt.date)
-        late = late_regions(found, attempt.date, found.whole.daily)
-        return {region: late[region] for region in regions if region in late}
-
     # -- the plan --------------------------------------------------------------------------------
 
     def _find_or_plan_run(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """Return the attempt's run, and plan it if it does not exist yet.
+        """Return the attempt's run; plan it if it does not exist yet. Yield seconds to wait.
 
-        Yield the number of seconds to wait before the next try. Return None if no region needs a
-        run, or if the deadline passed before a run was planned.
+        Return None if no region needs a run, or if the deadline passed before a run was planned.
         """
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
@@ -154,7 +140,8 @@ class DailyWork:
                 why = "the day's deadline was over before the region began"
                 self.fail(attempt, dict.fromkeys(left, why))
                 return None
-            awaited = self._awaited_regions(attempt, left) if self._is_waiting(attempt) else {}
+            late = awaited_regions(self.file, attempt, self.clock())
+            awaited = {region: late[region] for region in left if region in late}
             try:
                 self._plan(attempt, [region for region in left if region not in awaited])
             except (PoolError, FleetError) as error:
@@ -180,12 +167,9 @@ class DailyWork:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
     def _study_to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
-        """Return the study, reduced to the regions in `left` that must be trained.
-
-        Record the outcomes of the other regions in `left`. Return None if no region needs training.
-        """
+        """Return the study with those of `left` to train, or None; record the others' outcomes."""
         found = load_day(self.file, attempt.date)
-        there = found.study.region_table if found.study else {}
+        there = found.usable
         unusable = unusable_regions(found, attempt.date, found.whole.daily)
         gone = [name for name in left if name in unusable or name not in there]
         self.fail(attempt, {name: unusable.get(name, _ANOTHER_DAY) for name in gone})
@@ -199,10 +183,7 @@ class DailyWork:
         )
 
     def _record_unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Record regions as unchanged if they have the data and settings of their last model.
-
-        Return these regions. A region without a current model counts as changed.
-        """
+        """Record and return the unchanged regions. One without a current model is a changed one."""
         if study.daily is None or study.daily.unchanged == "train":
             return []
         checksums = Checksums(self.folder.checksums)
@@ -212,10 +193,10 @@ class DailyWork:
         is_dated = load_whole(self.file).is_dated
         last = self.journal.last_models(attempt.date if is_dated else None)
         same = [
-            attempt.outcome(
-                name, Ending.UNCHANGED, "", fingerprint=data[name], settings=settings[name]
-            )
-            for name in unchanged_regions(data, settings, last)
+            attempt.outcome(name, Ending.UNCHANGED, "", fingerprint=known, settings=settings[name])
+            for name, known in data.items()
+            if known is not None and name in last
+            if (last[name].fingerprint, last[name].settings) == (known, settings[name])
             if model_age(study, name, self.clock()) is not None
         ]
         self.journal.record(same, self.clock())
@@ -285,10 +266,7 @@ class _OutcomeReporter:
 
 
 def _outcome_text(one: Outcome, status: RunStatus) -> str:
-    """Return a region's outcome in words.
-
-    A stopped region has the outcome "failed". Its text says that it was stopped.
-    """
+    """Return a region's outcome in words, which say whether a failed region was stopped."""
     stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
     is_stopped = one.ending is Ending.FAILED and one.region in stopped
     return "stopped before it had a model" if is_stopped else str(one.ending)

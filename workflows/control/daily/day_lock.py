@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
-from pathlib import Path
 
 from trialfleet.files import lock_file, unless_damaged
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -29,12 +28,8 @@ def day_lock(
                 folder.lock.write_text(str(day))
                 yield True
                 return
-        if gives_up(_read_day(folder.lock)):
+        # None while another process writes the file
+        if gives_up(unless_damaged(lambda: date.fromisoformat(folder.lock.read_text()), None)):
             yield False
             return
         time.sleep(POLL_SECONDS)
-
-
-def _read_day(lock: Path) -> date | None:
-    """Return the day that a lock file names, or None while another process writes the file."""
-    return unless_damaged(lambda: date.fromisoformat(lock.read_text()), None)

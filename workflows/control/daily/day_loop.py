@@ -48,10 +48,7 @@ MANY_DAYS = 100  # a backfill of more days is probably a typing error
 
 
 def daily_study(file: Path) -> tuple[Study, Daily]:
-    """Return a study and its `daily:` table.
-
-    InputError if the study can't be read or has no `daily:` table.
-    """
+    """Return a study and its `daily:` table. InputError if it can't be read or has no table."""
     study = load_whole(file)
     if study.daily is None:
         raise StudyError(
@@ -61,11 +58,7 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
 
 
 def open_journal(file: Path) -> tuple[Study, DailyFolder, Journal]:
-    """Return a study, the folder of its days, and the journal with the outcomes of all days.
-
-    Raises:
-        InputError: the study can't be read, or it has neither a `daily:` table nor a journal.
-    """
+    """Return a study, its days' folder and journal. InputError if it has neither nor `daily:`."""
     study = load_whole(file)
     folder = DailyFolder.for_study(study.name)
     if not folder.journal.exists():
@@ -84,8 +77,7 @@ class Days:
         self.folder = DailyFolder.for_study(self._study.name)
         self.folder.root.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder.study, f"{file.absolute()}\n")
-        self._managers = self._two_managers()
-        managers = self._managers
+        managers = self._managers = self._two_managers()
         self.journal = managers.journal if managers else Journal(self.folder.journal)
         self._work = DailyWork(file, self.folder, self.journal, clock, say, self.tell, managers)
         self._sender: Sender | None = None
@@ -93,10 +85,9 @@ class Days:
     def run(self, day: date | None = None) -> list[date]:
         """Work on a day until its end, and return the days that were worked on.
 
-        If `day` is None, work on the latest due day, and on days that become due during this work.
-        With `missed: all` in the study, also work on missed days. With `missed: none`, do nothing
-        if the latest due day was missed. InputError if the study can't be used, or if `day` is in
-        the future.
+        If `day` is None, work on the latest due day, and on days that become due meanwhile; on
+        missed days, too, with `missed: all`, but not on a missed due day with `missed: none`.
+        InputError if the study can't be used, or if `day` is in the future.
         """
         if day:
             self._check_past(day)
@@ -120,12 +111,9 @@ class Days:
     ) -> list[date]:
         """Train the missing regions of past days, and return the days that had missing regions.
 
-        The oldest day goes first. A region is missing if it failed or has no outcome. Without
-        `however_many`, at most `MANY_DAYS` days are allowed.
-
-        Raises:
-            InputError: the study can't be used, `first` is after `last`, a day is in the future,
-                there are too many days, or regions have succeeded and `only_missing` is not set.
+        The oldest day goes first. A region is missing if it failed or has no outcome. InputError
+        if the study or a day can't be used, if there are more than `MANY_DAYS` days without
+        `however_many`, or if regions have succeeded and `only_missing` is not set.
         """
         self._check_past(last)
         if first > last:
@@ -150,8 +138,7 @@ class Days:
     ) -> None:
         """Send alerts to the study's channels in the background. An error is printed, not raised.
 
-        `awaited` has the regions of `planned` whose data can't be used yet, each with the reason.
-        An alert lists these regions.
+        `awaited` has the reason for each region of `planned` whose data can't be used yet.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -173,10 +160,10 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip alerts that the other manager sent. Tell it which were sent or abandoned here."""
+        """Skip alerts that the other manager sent. Tell it which were sent here."""
         if self._managers:
             outbox.skip(self._managers.sent_events)
-            self._managers.note_sent(outbox.settled_events())
+            self._managers.note_sent(outbox.sent_events())
 
     def finish_telling(self) -> None:
         """Try once more to send the waiting alerts, and leave the rest to an HTCondor job."""
@@ -242,10 +229,7 @@ class Days:
         self.tell()
 
     def _work_on(self, day: date) -> bool:
-        """Work on a day, or wait until another manager has finished it.
-
-        Return False if this manager lost the lease.
-        """
+        """Work on a day until some manager has finished it. Return False if the lease was lost."""
         try:
             with self._lease(day) as ours:
                 if not ours:
@@ -260,10 +244,7 @@ class Days:
         return True
 
     def _abandon(self, day: date, blocker: str) -> None:
-        """Record that the regions of `day` failed, because `blocker` didn't end by the deadline.
-
-        `blocker` is a text such as "the work on another day, 2026-11-22,".
-        """
+        """Record that the day's regions failed, because `blocker` didn't end by the deadline."""
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
             why = f"the day's deadline was over before {blocker} ended"
@@ -305,10 +286,7 @@ class Days:
             self.tell()
 
     def _backfill_day(self, day: date, progress: str) -> bool:
-        """Train a day's missing regions, and return whether any were missing.
-
-        `progress` is a text such as "3 of 10 days".
-        """
+        """Train a day's missing regions, and return whether any were missing."""
         waits = BusyDayWatch(self._say)
         with day_lock(self.folder, day, waits.update), self._lease(day, is_backfill=True):
             self._finish_open()
@@ -358,12 +336,11 @@ class Days:
         found = load_day(self._file, day)
         late = late_regions(found, day, self._daily)
         ended = latest_outcomes(self.journal.outcomes(day, day))
-        there = found.study.region_table if found.study else {}
         return [
             name
             for (_, name), one in ended.items()
             if one.ending is Ending.FAILED and one.run is None
-            if found.study and name in there and name not in late
+            if found.study and name in found.usable and name not in late
             if _has_other_data(one, found.study)
         ]
 
@@ -373,10 +350,7 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _absence_reasons(self, day: date, regions: list[str]) -> list[str]:
-        """Return why `regions` failed, if the same is still wrong with the data of all of them.
-
-        Otherwise return an empty list.
-        """
+        """Return why `regions` failed if the same is still wrong with the data of all, else []."""
         unusable = late_regions(load_day(self._file, day), day, None)
         whys = [unusable[name] for name in regions if name in unusable]
         ended = latest_outcomes(self.journal.outcomes(day, day))
@@ -385,18 +359,14 @@ class Days:
 
     def _regions(self, day: date) -> list[str]:
         found = load_day(self._file, day)
-        there = found.study.region_table if found.study else {}
-        return [*there, *found.unusable]
+        return [*found.usable, *found.unusable]
 
     def _first_attempt(self, day: date) -> Attempt:
         known = self.journal.attempts(day)
         return known[0] if known else self._begin(day, self._regions(day))
 
     def _begin(self, day: date, regions: list[str]) -> Attempt:
-        """Record a new attempt at a day.
-
-        If another attempt at the day is still open, the new attempt gets the same deadline.
-        """
+        """Record a new attempt at a day, with the deadline of an attempt that is still open."""
         now, known = self._clock(), self.journal.attempts(day)
         number = next_number(known)
         going_on = [one.deadline for one in known if not one.ended]

@@ -1,11 +1,4 @@
-"""The daily schedule without systemd: an HTCondor job on this machine that starts at set times.
-
-HTCondor reads the times in this machine's time zone, not in the study's zone. In this machine's
-zone, days may begin at another hour in summer than in winter. So the job starts each hour, at the
-minute at which days begin, and does nothing if today's work is done. After an outage of HTCondor,
-the job starts within an hour. With `missed: none`, the job starts only at the hours at which days
-begin. The functions raise PoolError if HTCondor fails.
-"""
+"""The daily schedule without systemd: an HTCondor job on this machine. PoolError if that fails."""
 
 from __future__ import annotations
 
@@ -15,7 +8,7 @@ from datetime import UTC, datetime
 from trialfleet.classads import JobStatus
 from trialfleet.infra.pool import schedd
 from trialfleet.render import classad_string, render_template
-from trialfleet.workflows.control.daily.missed_days import coming_days
+from trialfleet.workflows.control.daily.missed_days import timer_hours_and_minutes
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
@@ -29,7 +22,7 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
     `text` is the script that the job runs. If a job with this script and the right start times is
     in the queue, it stays. Otherwise the new job replaces all earlier jobs of this schedule.
     """
-    hours, minutes = cron_keys(daily, datetime.now(UTC))
+    hours, minutes = timer_hours_and_minutes(daily, datetime.now(UTC), None)
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
     previous = schedd.query(_job_constraint(folder), _ATTRIBUTES)
     if len(previous) == 1 and previous[0].get("TrialfleetDailyText") == identity:
@@ -53,34 +46,18 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
 
 
 def remove_job(folder: DailyFolder) -> bool:
-    """Remove the job that starts the study's daily runs, and return whether it existed.
-
-    A day that has started continues.
-    """
+    """Remove the job that starts daily runs; return whether it existed. A begun day continues."""
     return schedd.apply_action("Remove", _job_constraint(folder), "trialfleet daily remove") > 0
 
 
 def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
-    """Return the id of the job that starts the study's daily runs, and why the job is on hold.
-
-    The reason is None if the job is not on hold. The result is None if the queue has no such job.
-    """
+    """Return the id of the job that starts daily runs, if any, and why it is on hold, or None."""
     found = schedd.query(_job_constraint(folder), _ATTRIBUTES)
     if not found:
         return None
     is_held = found[0]["JobStatus"] == JobStatus.HELD
     reason = str(found[0].get("HoldReason") or "no reason given") if is_held else None
     return f"{found[0]['ClusterId']}.0", reason
-
-
-def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
-    """Return the job's start hours and minutes, in cron syntax and in this machine's time zone."""
-    starts = [daily.start_time(day).astimezone() for day in coming_days(daily, now)]
-    hours = {start.hour for start in starts}
-    return (
-        ",".join(map(str, sorted(hours))) if daily.missed == "none" else "*",
-        ",".join(map(str, sorted({start.minute for start in starts}))),
-    )
 
 
 def _job_constraint(folder: DailyFolder) -> str:

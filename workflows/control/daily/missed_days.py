@@ -1,9 +1,9 @@
-"""The days that are due, and the missed days that are worked on later (`daily.missed`)."""
+"""When a timer starts the program, the days that are due then, and missed days."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from datetime import date, datetime, timedelta
+from collections.abc import Collection
+from datetime import date, datetime, timedelta, tzinfo
 
 from trialfleet.workflows.study.daily import Daily
 
@@ -23,18 +23,25 @@ def next_start_text(daily: Daily, now: datetime) -> str:
     return f"{next_start(daily, now).astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}"
 
 
-def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
-    """Yield the days that an installed schedule covers: today and the following 20 years."""
+def timer_hours_and_minutes(daily: Daily, now: datetime, zone: tzinfo | None) -> tuple[str, str]:
+    """Return the hours and minutes, in cron syntax, at which a timer starts `daily run`.
+
+    The timer knows only `zone` (None: this machine's), in which days may begin at another hour in
+    summer than in winter. So it starts each hour, at the minute at which days begin, and `daily
+    run` does nothing if nothing is due. With `missed: none`, the timer starts only at the hours at
+    which days begin.
+    """
     today = daily.today(now)
-    return (today + n * DAY for n in range(_COMING))
+    starts = [daily.start_time(today + n * DAY).astimezone(zone) for n in range(_COMING)]
+    hours, minutes = {start.hour for start in starts}, {start.minute for start in starts}
+    return (
+        ",".join(map(str, sorted(hours))) if daily.missed == "none" else "*",
+        ",".join(map(str, sorted(minutes))),
+    )
 
 
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
-    """Return the days to work on at `now`, oldest first.
-
-    `begun` has the days that have begun. The result always has the latest due day. With
-    `missed: all`, it also has the days between the latest day in `begun` and the due day.
-    """
+    """Return the due day, after the missed days since the last of `begun` with `missed: all`."""
     due = daily.due_day(now)
     newest = max(begun, default=due)
     if daily.missed != "all" or newest >= due:
@@ -43,10 +50,9 @@ def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[dat
 
 
 def is_missed(daily: Daily, begun: Collection[date], now: datetime) -> bool:
-    """Return whether the latest due day was missed and must not begin any more.
+    """Return whether the latest due day was missed and, by `missed: none`, must not begin.
 
-    The answer is True only with `missed: none`, and if three conditions hold: the day's date has
-    passed, its start was over two hours ago, and it is not in `begun`, the days that have begun.
+    It was missed if it has not begun, its date has passed, and its start two hours ago, too.
     """
     due = daily.due_day(now)
     is_late = now - daily.start_time(due) > _LATE and due < daily.today(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from os import PathLike
 from pathlib import Path
 
@@ -76,11 +77,9 @@ def _read_lease(study: Study, folder: DailyFolder) -> tuple[Lease | None, str]:
 
     lasts = parse_duration(study.daily.takeover_after)
     try:
-        rows = SharedRows(study.storage, study.name, this_owner(folder.root), lasts)
-        try:
+        owner = this_owner(folder.root)
+        with closing(SharedRows(study.storage, study.name, owner, lasts)) as rows:
             SharedJournal(folder.journal, rows).pull()
             return rows.lease(), ""
-        finally:
-            rows.close()
     except OptimizerError as error:
         return None, str(error)

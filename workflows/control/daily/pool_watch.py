@@ -46,10 +46,7 @@ class BusyDayWatch:
         self.busy: date | None = None
 
     def update(self, busy: date | None) -> None:
-        """Report the beginning of the wait, and the beginning and the end of each outage.
-
-        `busy` is the day on which another process works, or None if that day is unknown.
-        """
+        """Report the wait for `busy`, another process's day (None: unknown), and each outage."""
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy

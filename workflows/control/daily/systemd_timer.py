@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from calendar import monthrange
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import platformdirs
@@ -17,7 +16,7 @@ from trialfleet.errors import InputError, PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra.manager.actions import run_command
 from trialfleet.render import render_template
-from trialfleet.workflows.control.daily.missed_days import coming_days
+from trialfleet.workflows.control.daily.missed_days import timer_hours_and_minutes
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 
@@ -70,6 +69,7 @@ class Units:
         ignores `owner`. InputError if the caller may not write the unit files. PoolError if systemd
         refuses the units.
         """
+        hours, minutes = timer_hours_and_minutes(daily, datetime.now(UTC), UTC)
         texts = {
             self.service: render_template(
                 "daily/daily.service.j2",
@@ -80,7 +80,8 @@ class Units:
             self.timer: render_template(
                 "daily/daily.timer.j2",
                 study=study,
-                calendar=calendar(daily, datetime.now(UTC)),
+                hours=hours,
+                minutes=minutes,
                 catches_up=daily.missed != "none",
                 service=self.service.name,
             ),
@@ -99,10 +100,7 @@ class Units:
         self.run(self._systemctl_command("restart", self.timer.name))
 
     def remove(self) -> bool:
-        """Stop the timer and remove the unit files, and return whether any existed.
-
-        A day that has started continues.
-        """
+        """Stop the timer and remove its files; return whether any existed. A begun day goes on."""
         there = [path for path in (self.timer, self.service) if path.exists()]
         if not there:
             return False
@@ -117,10 +115,7 @@ class Units:
         return True
 
     def find_fault(self) -> str:
-        """Return why the installed timer does not start each day, and the command that corrects it.
-
-        Return "" if nothing is wrong, or if systemd can't be asked.
-        """
+        """Return why the timer does not start each day, and the remedy; "" if no fault is known."""
         asked = ["show", "--property=ActiveState,UnitFileState", self.timer.name]
         try:
             lines = self.run(self._systemctl_command(*asked)).splitlines()
@@ -144,48 +139,6 @@ class Units:
 
     def _systemctl_command(self, *words: str) -> list[str]:
         return ["systemctl", *([] if self.system else ["--user"]), *words]
-
-
-def calendar(daily: Daily, now: datetime) -> list[str]:
-    """Return values for systemd's setting OnCalendar that start each day exactly once.
-
-    When clocks go forward, some local times do not exist. systemd skips a start at such a time. It
-    also skips any start in an hour whose first minute does not exist. A day that would be skipped
-    gets a value of its own, in UTC.
-    """
-    zone = f" {daily.zone}" if daily.zone else ""
-    at = f"{daily.time:%H:%M}:00{zone}"
-    hour = daily.time.replace(minute=0)
-    days = list(coming_days(daily, now))
-    no_time = {day for day in days if _is_skipped(daily, day, daily.time)}
-    no_hour = {day for day in days if _is_skipped(daily, day, hour)}
-    return [
-        *(f"{usual} {at}" for usual in _all_days_but(no_time - no_hour, days[0].year)),
-        *(f"{daily.start_time(day):%Y-%m-%d %H:%M}:00 UTC" for day in sorted(no_time | no_hour)),
-    ]
-
-
-def _is_skipped(daily: Daily, day: date, at: time) -> bool:
-    there = datetime.combine(day, at, daily.tzinfo)
-    return there.astimezone(UTC).astimezone(daily.tzinfo).time() != at
-
-
-def _all_days_but(days: set[date], first: int) -> list[str]:
-    """Return values for OnCalendar that cover all days except `days`, from the year `first` on.
-
-    A value must not cover a day on which clocks go forward in the middle of an hour: systemd would
-    find no start on that day or later, and would fail with EDEADLK. So in the months of `days`, the
-    values list all other days.
-    """
-    months = {day.month for day in days}
-    others = ",".join(f"{month:02}" for month in range(1, 13) if month not in months)
-    found = [f"*-{others}-*" if months else "*-*-*"]
-    for year in range(first, max(days).year + 1) if days else ():
-        for month in sorted(months):
-            last = monthrange(year, month)[1]
-            kept = [f"{n:02}" for n in range(1, last + 1) if date(year, month, n) not in days]
-            found.append(f"{year}-{month:02}-{','.join(kept)}")
-    return found
 
 
 def is_lingering() -> bool:

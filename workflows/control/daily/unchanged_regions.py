@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.workflows.checksums import Checksums, compute_sha256, list_files
-from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 # Keys of study.yaml that don't affect a training.
@@ -17,22 +16,6 @@ _ELSEWHERE = {
     "regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries", "team",
     "usd_per_hour", "keep", "export", "notify", "checks",
 }  # fmt: skip
-
-
-def unchanged_regions(
-    data: Mapping[str, str | None], settings: Mapping[str, str], last: Mapping[str, Outcome]
-) -> list[str]:
-    """Return the regions whose data and settings are those of their last model.
-
-    `data` and `settings` have a fingerprint for each region. A region with an unknown data
-    fingerprint (None) counts as changed. `last` has each region's last outcome with a new model.
-    """
-    return [
-        name
-        for name, known in data.items()
-        if known is not None and name in last
-        if (last[name].fingerprint, last[name].settings) == (known, settings[name])
-    ]
 
 
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:

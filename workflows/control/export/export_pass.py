@@ -1,7 +1,6 @@
 """A pass of an export: it updates each target, S3 or MLflow, to match the publish folder.
 
-A pass needs no record of earlier passes. So if a process is killed during a pass, the next pass by
-any process completes the work.
+A pass needs no record of earlier ones, so the next pass completes one that was killed.
 """
 
 from __future__ import annotations
@@ -9,35 +8,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from trialfleet.errors import ExportError
-from trialfleet.workflows.control.export.published_models import Published, read_published
+from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
 from trialfleet.workflows.study.export import Keep
 
+if TYPE_CHECKING:
+    from trialfleet.workflows.control.export.mlflow_models import MlflowServer
+    from trialfleet.workflows.control.export.s3_mirror import S3Mirror
+
+    Target = S3Mirror | MlflowServer
+
 log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
-
-
-class Target(Protocol):
-    """A place to which models are exported: a folder in S3, or an MLflow server."""
-
-    title: str
-
-    def check(self) -> None:
-        """Send a test request, which shows a problem even if no model needs an export.
-
-        ExportError if the target refuses or is unreachable.
-        """
-
-    def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Update a region's models in the target, and return a line for each change.
-
-        `keep` limits the number and age of models that are no longer in the publish folder. If it
-        is None, the target keeps all models. ExportError if the target refuses or is unreachable.
-        """
 
 
 def export_settled(
@@ -46,10 +32,7 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Repeat `export_all` until no model changes during a call, or until a target has a problem.
-
-    Return the result of the last call.
-    """
+    """Repeat `export_all` until no model changes meanwhile or a target fails. Return its result."""
     while True:
         before = folder.signature()
         problems = export_all(folder, targets, progress, models_folders)
@@ -65,8 +48,7 @@ def export_all(
 ) -> dict[str, str]:
     """Export the models in `models_folders`, by default all, to all targets.
 
-    Return the problem of each target that has one, by the target's title. The caller holds the lock
-    of `folder` (`ExportFolder.hold_lock`).
+    Return each target's problem, by its title. The caller holds the lock of `folder`.
     """
     folder.keep_targets(targets)
     everything = folder.models_folders

@@ -22,9 +22,10 @@ from urllib.parse import urlsplit
 from trialfleet.errors import ExportError, TrialfleetError
 from trialfleet.files import object_or_empty, read_json, write_json
 from trialfleet.workflows.control.export.mlflow_trials import (
+    STATUS,
+    STOPPED,
     Point,
     known_trials,
-    mlflow_status,
     trial_points,
     trial_tags,
     trials_of_model,
@@ -87,11 +88,7 @@ class MlflowServer:
             self._client.search_experiments(max_results=1)
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:  # noqa: ARG002
-        """Add a region's new models and set the alias `champion`. Return a line for each change.
-
-        `keep` is ignored, because MLflow has its own rules for retention. ExportError if MLflow
-        refuses or is unreachable.
-        """
+        """Add new models and set the alias `champion`. MLflow has its own rules, not `keep`."""
         record = self._records / f"{published.region}.json"
         known = _read(record, self._settings.uri)
         name = f"{published.study}.{published.region}"
@@ -111,10 +108,9 @@ class MlflowServer:
     # -- a model -------------------------------------------------------------------------------
 
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
-        """Add a model to MLflow, or the parts that an earlier export did not add.
+        """Add a model, or its missing parts, to MLflow. Return its version there, and a note.
 
-        Return the model's version in MLflow, and a note. The note is "" unless the model's trials
-        can't be read.
+        The note says why the model's trials can't be read; "" if they can.
         """
         identity = f"{study}/{region}/{model.run}"
         experiment = self._get_experiment(study)
@@ -210,11 +206,11 @@ class MlflowServer:
     def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
         """Create or complete the trials' MLflow runs. Return a note if this is impossible."""
         try:
-            found = trials_of_model(model.provenance)
+            metric, trials = trials_of_model(model.provenance)
         except TrialfleetError as error:
             return f", without its trials: {error}"
         known = known_trials(self._client, experiment, parent)
-        for trial in found.trials:
+        for trial in trials:
             run = known.get(str(trial.trial))
             if run and run.info.status != "RUNNING":
                 continue
@@ -227,8 +223,8 @@ class MlflowServer:
                 tags=_texts(trial_tags(trial, parent)),
                 run_name=f"trial {trial.trial}",
             )
-            self._log(run.info.run_id, trial.params, trial_points(trial, found.metric))
-            self._client.set_terminated(run.info.run_id, mlflow_status(trial), ended)
+            self._log(run.info.run_id, trial.params, trial_points(trial, metric))
+            self._client.set_terminated(run.info.run_id, STATUS.get(trial.state, STOPPED), ended)
         return ""
 
     def _log_files(self, run_id: str, model: LocalModel) -> None:
@@ -350,9 +346,6 @@ def _to_milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """Return the MLflow versions in the file `record`, by the id of the model's run in trialfleet.
-
-    Return {} if the file is about another server than `uri`.
-    """
+    """Return the versions on the server `uri` by run, from `record`; {} if it is of another."""
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

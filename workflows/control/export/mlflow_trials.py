@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 PARENT = "mlflow.parentRunId"
 NUMBER = "trialfleet.trial"
-_STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.FAILED: "FAILED"}
+STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.FAILED: "FAILED"}
 _MOMENT = 0.001  # seconds; of two values for the same step, MLflow shows the later one
-_STOPPED = "KILLED"  # for trials that were stopped early or abandoned
+STOPPED = "KILLED"  # for trials that were stopped early or abandoned
 
 
 class Point(NamedTuple):
@@ -35,15 +35,8 @@ class Point(NamedTuple):
     step: int
 
 
-class RegionTrials(NamedTuple):
-    """The finished trials of a region, and the name of the objective's metric."""
-
-    metric: str
-    trials: list[Trial]
-
-
-def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
-    """Return the finished trials of a model's region in the model's run.
+def trials_of_model(provenance: Mapping[str, Any]) -> tuple[str, list[Trial]]:
+    """Return the objective's metric, and the finished trials of a model's region in its run.
 
     TrialfleetError if the run can't be read, or if another run now uses the run's folder.
     """
@@ -58,8 +51,7 @@ def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
     trials = [
         build_trial(region, each, {}) for each in RunTrials(folder, frozen).read_region(region)
     ]
-    finished = [trial for trial in trials if trial.state.is_finished]
-    return RegionTrials(frozen.study.objective.metric, finished)
+    return frozen.study.objective.metric, [each for each in trials if each.state.is_finished]
 
 
 def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str, Any]:
@@ -83,11 +75,6 @@ def trial_tags(trial: Trial, parent: str) -> dict[str, object]:
         "trialfleet.machine": trial.machine,
         "trialfleet.error": trial.error,
     }
-
-
-def mlflow_status(trial: Trial) -> str:
-    """Return the status that MLflow shows for a trial."""
-    return _STATUS.get(trial.state, _STOPPED)
 
 
 def trial_points(trial: Trial, metric: str) -> Iterator[Point]:

@@ -20,10 +20,7 @@ OLDEST = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModel:
-    """A published model.
-
-    `as_of` is the time that decides which of two models is newer, or None if it is unknown.
-    """
+    """A published model. `as_of` decides which of two models is newer; None if unknown."""
 
     path: Path
     run: str
@@ -33,10 +30,9 @@ class LocalModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A region's models at one moment.
+    """A region's models by run, oldest first, and the last change of the current model.
 
-    `region` is the region's slug, the name of `folder`. `models` has the models by run, oldest
-    first. `change` is the last change of the current model. It is None if no model is current.
+    `region` is the region's slug, the name of `folder`. Without a current model, `change` is None.
     """
 
     study: str

@@ -64,14 +64,11 @@ class S3Mirror:
         self.title = url.rstrip("/")
 
     def check(self) -> None:
-        """Test the access with a request that lists the prefix."""
+        """Test the access with a request, which shows a problem even if nothing needs an export."""
         self._list_objects(self._prefix, delimiter="/")
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Update a region's models in S3, and return a line for each change.
-
-        Models that exist only in S3 are removed if they exceed the limits of `keep`.
-        """
+        """Update a region's models in S3, and remove some by `keep`. Return a line per change."""
         root = f"{self._prefix}{published.study}/{published.region}/"
         names = {key.removeprefix(root) for key in self._list_objects(root, delimiter="/")} - {
             POINTER
@@ -104,12 +101,7 @@ class S3Mirror:
         return _MANIFEST in names and _REMOVED not in names
 
     def fetch(self, region: str, run: str, folder: Path) -> None:
-        """Copy a complete model of `region` (STUDY/REGION) from S3 into a new folder.
-
-        Raises:
-            ExportError: the model is incomplete, a file differs from the model's manifest, or S3
-                refuses or is unreachable.
-        """
+        """Copy a complete model of STUDY/REGION from S3. ExportError if a file differs."""
         root = f"{self._prefix}{region}/{run}"
         manifest = _parse_pointer(self._get(f"{root}{_MANIFEST}")[0])
         folder.mkdir(parents=True)
@@ -133,10 +125,7 @@ class S3Mirror:
         sync_tree(folder)
 
     def remove_part(self, region: str, run: str) -> None:
-        """Remove the files of an incompletely copied model from S3, if there are any.
-
-        Call this only for a model for which `has` returns False.
-        """
+        """Remove the files of a model for which `has` returns False from S3, if there are any."""
         root = f"{self._prefix}{region}/"
         if self._list_objects(f"{root}{run}/"):
             self._remove(root, run)

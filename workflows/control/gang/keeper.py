@@ -45,7 +45,7 @@ POOL_SECONDS = 60.0  # between two checks of the pool's identity
 SILENT_SECONDS = 10.0  # an agent writes a message every 3 s
 _MOST_DISKS = 4  # limit for a gang's files on the access point, as a multiple of RequestDisk
 LOST = "its gang can't continue"  # the reason for a removal of jobs
-NO_ORDER = "the gang restarts: order.json is damaged, or an earlier release started the gang"
+NO_ORDER = "the gang restarts: order.json is damaged"
 _PROJECTION = [
     "ClusterId",
     "ProcId",
@@ -84,10 +84,7 @@ class Keeper:
         self._looked = time.monotonic()
 
     def step(self) -> bool:
-        """Update the rosters of all gangs in the job queue. Return whether there are any.
-
-        PoolError if HTCondor is unreachable.
-        """
+        """Update the rosters of all gangs in the job queue. Return whether there are any."""
         constraint = f"{job_queue.run_constraint(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
             ads = schedd.query(constraint, _PROJECTION)

@@ -4,8 +4,11 @@ A published model becomes the current model unless a later run or day has a mode
 resumed late, or a run for a past day, doesn't replace a newer model. Only a person can switch the
 link to an older model. This choice stays until a run publishes a model that is newer than all
 others. A model whose time is in the future never counts as newer, because a wrong clock gave it
-that time. Each switch of the link is recorded in the region's history. A rollback finds the
-previous model there.
+that time. Each switch of the link is recorded in the region's history.
+
+A rollback finds the previous model there. It skips models that were never current, such as those
+that the gate rejected, those that an earlier rollback replaced, and those whose folders were
+removed.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from trialfleet.workflows.facts.models.approval import with_promote_command
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     check_published,
+    display_name,
+    list_models,
     other_models,
     planning_time,
     read_provenance,
@@ -37,9 +42,8 @@ def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """Make a published model current, unless a newer model or a person's choice prevents this.
 
-    Return None if the model is now current. Otherwise return why another model stays current.
-    `as_of`, the time of the new model, is compared with the times of the other models. The caller
-    holds `models_lock`, and has checked that the gate lets the model pass.
+    Return None if it is now current, else why another stays. `as_of` is the new model's time. The
+    caller holds `models_lock`, and has checked that the gate lets the model pass.
     """
     why = reason_not_newest(published, as_of)
     if why is None:
@@ -100,13 +104,10 @@ def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
 
 
 def promote(model: Path, why: str = "") -> str | None:
-    """Make a model current, however old it is; return the run of the previously current model.
+    """Make a model current, however old; return the run of the model before it, or None.
 
-    Return None if no model was current before. `why` is stored in the region's history.
-
-    Raises:
-        InputError: `model` is not a published model, or `latest` is a folder instead of a link.
-        OSError: the region's folder can't be written.
+    `why` is stored in the region's history. InputError if `model` is not a published model, or
+    `latest` is a folder instead of a link. OSError if the region's folder can't be written.
     """
     place = check_published(model)
     with models_lock(place.parent):
@@ -137,3 +138,62 @@ def set_link(link: Path, target: str) -> None:
     beside.symlink_to(target)
     beside.replace(link)
     sync(link.parent)
+
+
+def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
+    """Make the previous model current again, or the model of the run `to`.
+
+    Return the runs of the model that is current now, and of the one that it replaced. A previous
+    model whose folder was removed is skipped. `why` is stored in the region's history. InputError
+    if there is no such model. OSError if the folder can't be written.
+    """
+    with models_lock(models_folder):
+        link = models_folder / LATEST
+        current = history.current_run(link)
+        if current is None:
+            raise InputError(
+                f"{str(models_folder)!r} has no link {LATEST}: there is no model to roll back"
+            )
+        target = _find_named(models_folder, to) if to else _find_previous(models_folder, current)
+        switch(link, target, "rollback", why)
+    return target, current
+
+
+def _find_named(models_folder: Path, run: str) -> str:
+    if read_provenance(models_folder / run).get("run") != run:
+        there = ", ".join(model.name for model in list_models(models_folder)) or "none"
+        raise InputError(
+            f"{display_name(models_folder)} has no model of the run {run!r}; "
+            f"runs with a model: {there}"
+        )
+    return run
+
+
+def _find_previous(models_folder: Path, current: str) -> str:
+    there = rollback_targets(models_folder)
+    if not there:
+        others = [model.name for model in list_models(models_folder) if model.name != current]
+        more = f"; name another with --to: {', '.join(others)}" if others else ""
+        raise InputError(
+            f"{display_name(models_folder)}: there is no earlier model than {current} "
+            f"to go back to{more}"
+        )
+    return there[-1]
+
+
+def rollback_targets(models_folder: Path) -> list[str]:
+    """Return the runs to which repeated rollbacks go back, of which the last is the next one."""
+    previous = current_runs(models_folder / LATEST)[:-1]
+    return [run for run in previous if read_provenance(models_folder / run).get("run") == run]
+
+
+def current_runs(link: Path) -> list[str]:
+    """Return the runs that are or were current, oldest first, without those rolled back."""
+    stack: list[str] = []
+    for change in history.changes(link):
+        if change.by == "rollback" and change.run in stack:
+            while stack[-1] != change.run:
+                stack.pop()
+        elif not stack or stack[-1] != change.run:
+            stack.append(change.run)
+    return stack

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from trialfleet.files import sync
-from trialfleet.workflows.control.models.rollback import rollback_targets
+from trialfleet.workflows.control.models.latest import rollback_targets
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.folders import (
@@ -29,10 +29,7 @@ from trialfleet.workflows.study.export import Keep
 def models_to_remove(
     ages: Mapping[str, datetime], keep: Keep, now: datetime, spared: Collection[str]
 ) -> list[str]:
-    """Return the runs whose models are beyond the limits of `keep`, oldest first.
-
-    `ages` maps each run to the time of its model. Runs in `spared` are never returned.
-    """
+    """Return the runs that are beyond the limits of `keep`, oldest first, but none of `spared`."""
     newest = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
     kept = set(newest[: keep.count or 0]) | set(spared)
     if keep.days is not None:
@@ -53,8 +50,7 @@ def remove_superfluous(
 ) -> list[str]:
     """Remove models beyond the limits of `keep`; return the runs of these models, oldest first.
 
-    The models of the runs in `spared` and in `models_to_keep(models_folder)` stay. The caller holds
-    `models_lock`. OSError if the folder can't be written.
+    Those of `spared` and `models_to_keep` stay. The caller holds `models_lock`.
     """
     going = models_to_remove(
         _ages(models_folder), keep, now, {*spared, *models_to_keep(models_folder)}

@@ -43,10 +43,7 @@ class SendError(Exception):
 
 
 def send(channel: Channel, events: Sequence[Event]) -> None:
-    """Send events of one kind in one message. SendError unless all recipients get it.
-
-    Only channels for which `takes_many` is True take several events at once.
-    """
+    """Send events in one message; several only if `takes_many`. SendError unless all get it."""
     if channel.mail:
         _send_mail(channel.mail, events)
     elif channel.webhook and channel.webhook.shape == "slack":

@@ -39,7 +39,7 @@ def render_files(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> d
         folder.study_config: render_template("dag/dagman.conf.j2", whole_graph=True),
         folder.region_config: render_template("dag/dagman.conf.j2", whole_graph=False),
         folder.client: _client(folder),
-        folder.agent: agent_text(frozen.study),
+        folder.agent: _agent_text(frozen.study),
     }
     for file in submits:
         template = f"submit/{file.name}.j2"
@@ -49,7 +49,7 @@ def render_files(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> d
     return {path.relative_to(folder.root): text for path, text in texts.items()}
 
 
-def agent_text(study: Study) -> str:
+def _agent_text(study: Study) -> str:
     """Return the shell script that starts the agent, which runs a job's trials on a node."""
     python = study.python or PYTHONS[0]
     return render_template(

@@ -46,10 +46,7 @@ def image_files(study: Study) -> list[Path]:
 
 
 def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
-    """Record sizes, times and checksums of a run's code and image, and the study's git commit.
-
-    The caller must sync the run's folder to disk afterwards.
-    """
+    """Record sizes, times and checksums of code and image, and the git commit; sync nothing."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *list_files(folder.code), *image_files(frozen.study)]
     entries = [checksums.entry(file) for file in files]
@@ -59,14 +56,11 @@ def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
 
 
 def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> None:
-    """Record sizes, times and checksums of all regions' data. DataError if files can't be read.
-
-    With `durable=False`, the caller must sync the run's folder to disk afterwards.
-    """
+    """Record sizes, times and checksums of regions' data. DataError if files can't be read."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: list_inputs(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
-    unread: dict[str, list[str]] = {}
+    unread: dict[str, str] = {}
     for region, own in places.items():
         urls = [place for place in own if place.startswith(URL_PREFIXES)]
         entries: Entries = [{"url": url, **objects.get(url, {})} for url in urls]
@@ -74,19 +68,21 @@ def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> Non
             files = [file for place in own if place not in urls for file in list_files(Path(place))]
             entries += [checksums.entry(file) for file in files]
         except OSError as error:
-            unread[region] = [f"its data can't be read: {error}"]
+            unread[region] = f"its data can't be read: {error}"
         else:
             _write(folder, folder.region(region_slug(region)).inputs, entries, own, durable=durable)
     if unread:
-        problems = (Problem(("data",), f"region {name!r}: {why}") for name, [why] in unread.items())
-        raise DataError(*problems, by_region=unread)
+        raise data_error(unread)
+
+
+def data_error(whys: Mapping[str, str]) -> DataError:
+    """Return the error that regions' data can't be used. `whys` has the reason for each region."""
+    problems = (Problem(("data",), f"region {name!r}: {why}") for name, why in whys.items())
+    return DataError(*problems, by_region={name: [why] for name, why in whys.items()})
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
-    """Record which files of a region's data or of the run's code and image have changed.
-
-    Changes that were recorded earlier stay recorded. Objects in S3 are not compared.
-    """
+    """Record which files of a region's data, or of code and image, have changed (not in S3)."""
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
     _note(files, [name for each in frozen for name in _changed_files(folder, each)])
@@ -95,8 +91,7 @@ def note_changes(folder: RunFolder, slug: str) -> None:
 def training_provenance(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     """Return the data and the code with which a region's model was trained, and their changes.
 
-    `freeze_code` and `freeze_data` leave out the checksums of large files. This function computes
-    them for the files that have not changed. OSError if the run's folder can't be written.
+    Checksums of large, unchanged files are computed now. OSError if the run can't be written.
     """
     files = folder.region(slug)
     of_run, of_region = (read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs))
@@ -128,10 +123,9 @@ def _write(
     durable: bool,
     **more: object,
 ) -> None:
-    """Write `entries` to `file`, with relative paths for files in the run's folder.
+    """Write `entries`, `more` items, and those of `places` that are folders, to `file`.
 
-    Relative paths stay valid when planning renames the run's folder at its end. `file` also gets
-    the `places` that are folders, and the items `more`.
+    Paths in the run's folder become relative, because planning renames this folder at its end.
     """
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry

@@ -1,8 +1,7 @@
 """Functions that check a study, a run's id and its place, and then write the run's folder.
 
 The same study, run id, time and folder give the same bytes. The folder is written under a temporary
-name and then renamed, so an interrupted plan leaves no run. What a killed plan leaves under this
-name, the next plan in the same place removes.
+name and then renamed, so an interrupted plan leaves no run. The next plan removes what it leaves.
 """
 
 from __future__ import annotations
@@ -28,7 +27,12 @@ from trialfleet.nodes import tabular
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.sampling.warm_start import PreviousTask, previous_as_text
 from trialfleet.workflows.control.plan.dag_files import render_files
-from trialfleet.workflows.control.plan.input_provenance import freeze_code, freeze_data, image_files
+from trialfleet.workflows.control.plan.input_provenance import (
+    data_error,
+    freeze_code,
+    freeze_data,
+    image_files,
+)
 from trialfleet.workflows.control.plan.run_ids import check_run_id, published_already
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.run_folder.dag_structure import StudyGraph, build_graph
@@ -37,7 +41,7 @@ from trialfleet.workflows.run_path_check import usable_place
 from trialfleet.workflows.study.checks import check_transferable
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen
-from trialfleet.workflows.study.paths import Problem, UnusableStudyError
+from trialfleet.workflows.study.paths import Problem, UnusableStudyError, sandbox_name
 from trialfleet.workflows.study.spec import Study, Trainer
 from trialfleet.workflows.study.trainer_command import CONTRACT
 
@@ -77,25 +81,19 @@ def write_plan(
 ) -> RunFolder:
     """Write the folder of a run and return it.
 
-    `study` has regions by name, absolute paths, and an accelerator other than "auto". The id `run`
-    also names the folders of the run's models. The folder `out` must be empty or missing. `created`
-    is the time of planning; None means now. `aws` is for the run's autoscaler. `notes` are lines
+    `study` has regions by name, absolute paths, and an accelerator other than "auto". `created` is
+    the time of planning; None means now. `aws` is for the run's autoscaler. `notes` are lines
     about the choices made for the study. `places` has `FILE:LINE` for each key of the study that
     limits a trial's memory, disk or time. `previous` are results from which the run learns.
 
-    Raises:
-        InputError: the run's id or folder can't be used, a model with this id is already published,
-            two files of a trial have the same name, or `trainer: tabular` can't use the data.
+    InputError if the run's id or its folder `out` is taken or can't be used, or if the trainer's
+    files can't. DataError if some regions' data can't be used.
     """
     assert study.accelerator != "auto", "choose the pool's defaults before planning"
     check_run_id(run)
     folder = RunFolder(_free_place(out))
     code = _trainer_files(study)
-    own = (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
-    for region in study.region_table:
-        _check_sandbox(
-            region, [*code, *image_files(study), *map(Path, study.data_paths(region))], own
-        )
+    _check_sandbox(study, code)
     _check_settings(study)
     graph = build_graph(study)
     if published := published_already(study, run):
@@ -177,8 +175,7 @@ def _check_settings(study: Study) -> None:
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
     """Yield a parameter's name, and the default settings with an extreme value for it.
 
-    The extreme values of a number are the ends of its range; those of a categorical parameter are
-    all choices. The last pair has no name and the unchanged default settings.
+    That is an end of a number's range, or a choice. Last come no name and the defaults themselves.
     """
     defaults = space.trial_params(space.defaults())
     for name, parameter in space.parameters.items():
@@ -190,19 +187,33 @@ def _node_file(name: str) -> Path:
     return Path(str(resources.files("trialfleet.nodes") / name))
 
 
-def _check_sandbox(region: str, files: Iterable[Path], own: tuple[str, ...]) -> None:
-    counts = Counter(path.name for path in files)
-    for name, count in counts.items():
+def _check_sandbox(study: Study, code: Iterable[Path]) -> None:
+    """Check the names that files get in a trial's sandbox. DataError if regions' data is wrong."""
+    own = (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
+    shared = [path.name for path in (*code, *image_files(study))]
+    if why := _name_fault(shared, own):
+        raise UnusableStudyError(Problem(("trainer", "files"), why))
+    faults = {
+        region: _name_fault([*shared, *map(sandbox_name, study.data_paths(region))], own)
+        for region in study.region_table
+    }
+    if found := {region: why for region, why in faults.items() if why}:
+        raise data_error(found)
+
+
+def _name_fault(names: Iterable[str], own: tuple[str, ...]) -> str:
+    for name, count in Counter(names).items():
         if name in own:
-            raise InputError(
-                f"region {region!r}: {name!r} is a name that trialfleet itself uses in a trial's "
-                f"sandbox ({', '.join(own)}); rename the file"
+            return (
+                f"{name!r} is a name that trialfleet itself uses in a trial's sandbox "
+                f"({', '.join(own)}); rename the file"
             )
         if count > 1:
-            raise InputError(
-                f"region {region!r}: {count} files of a trial are called {name!r}; "
+            return (
+                f"{count} files of a trial are called {name!r}; "
                 "all of them are copied into one folder, so rename all but one"
             )
+    return ""
 
 
 def _write_beside(
@@ -257,8 +268,7 @@ def _write_beside(
 def _make_draft(parent: Path) -> tuple[Path, int]:
     """Make the folder in which a plan writes a run, and return it with a descriptor of its lock.
 
-    While the plan lives, the lock keeps other plans from removing the folder. Where folders can't
-    be locked, as on NFS, no plan removes any.
+    The lock keeps other plans from removing it. Without locks, as on NFS, no plan removes any.
     """
     while True:
         draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=parent))

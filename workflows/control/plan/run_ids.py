@@ -84,31 +84,29 @@ class Claim:
 def claim_run(study: Study, out: Path | None) -> Claim:
     """Choose an id and a folder for a run, and keep other plans from taking them.
 
-    The id is the name of the run's folder `out` if this name is a valid id, otherwise the time. A
-    number is added if the id is taken. If `out` is None, the run's default folder is created.
-
-    InputError if a folder can't be created.
+    The id is the name of the run's folder `out` if that is valid, otherwise the time, with a number
+    if it is taken. Without `out`, create the default folder. InputError if that fails.
     """
+    given = None if out is None else Path(os.path.abspath(out)).name  # noqa: PTH100 - links stay
+    first = given if given and is_run_id(given) else new_run_id()
+    runs = (first if number == 1 else f"{first}-{number}" for number in itertools.count(1))
     try:
-        return _claim_run(study, out)
+        return next(claim for run in runs if (claim := _claim_run(study, run, out)))
     except OSError as error:
         raise InputError(f"the run's folder {error.filename!r} can't be made: {error}") from error
 
 
-def _claim_run(study: Study, out: Path | None) -> Claim:
-    given = None if out is None else Path(os.path.abspath(out)).name  # noqa: PTH100 - links stay
-    first = given if given and is_run_id(given) else new_run_id()
-    for number in itertools.count(1):
-        run = first if number == 1 else f"{first}-{number}"
-        place = default_folder(study, run) if out is None else out
-        new = [] if out is not None else _absent_folders(place.parent)
-        if published_already(study, run) or (claimed := _claim_models(study, run, place)) is None:
-            continue
-        if out is not None:
-            return Claim(run, place, tuple(claimed))
-        if _try_mkdir(place):
-            return Claim(run, place, (place, *new, *claimed))
-    raise AssertionError("no number is free for the run's id")
+def _claim_run(study: Study, run: str, out: Path | None) -> Claim | None:
+    place = out or default_folder(study, run)
+    new = [] if out else _absent_folders(place.parent)
+    if published_already(study, run) or (claimed := _claim_models(study, run, place)) is None:
+        return None
+    if out:
+        return Claim(run, place, tuple(claimed))
+    with suppress(FileExistsError):
+        place.mkdir(parents=True)
+        return Claim(run, place, (place, *new, *claimed))
+    return None
 
 
 def _absent_folders(folder: Path) -> list[Path]:
@@ -118,8 +116,8 @@ def _absent_folders(folder: Path) -> list[Path]:
 def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) -> list[Path] | None:
     """Claim the id `run` for the run's folder `place`, which may have it already.
 
-    Return the created files and folders, innermost first. Return None if another folder has the
-    id. With `again`, try once more if another plan has just deleted the folder of all claims.
+    Return the created paths, innermost first, or None if another folder has the id. With `again`,
+    try once more if another plan has just deleted the folder of all claims.
     """
     if not study.publishes:
         return []
@@ -143,16 +141,6 @@ def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) ->
 
 def _forget(claims: Iterable[Path]) -> None:
     for claim in claims:
-        try:
+        with suppress(FileNotFoundError):  # another plan was quicker
             if time.time() - claim.stat().st_mtime > _CLAIM_SECONDS:
                 claim.unlink()
-        except FileNotFoundError:  # another plan was quicker
-            continue
-
-
-def _try_mkdir(place: Path) -> bool:
-    try:
-        place.mkdir(parents=True)
-    except FileExistsError:
-        return False
-    return True

@@ -69,32 +69,27 @@ class DayChecks:
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description
     ) -> list[str]:
-        """Compare a region's table with those of past days; return the table's problems.
+        """Return the problems of a region's table, compared with past days, which make it fail.
 
-        A problem makes the region fail on this day. Warnings are only written into the region's
-        folder `files`, with the table's statistics. OSError if a file can't be written.
+        Warnings and statistics are written into the region's folder `files`.
         """
         labels = self._checks.labels != "off"
         profile = build_profile(table, found, seed=self._seed, labels=labels)
         write_json(files.profile, asdict(profile))
         past = self._past.get(region, [])
         unusual = findings(profile, past)
-        warnings = [one for one in unusual if self._checks.reaction(one.check) == "warn"]
-        write_json(files.checks, _note(warnings, len(past)))
+        warnings = "; ".join(str(one) for one in unusual if self._reaction(one) == "warn")
+        reason = f"its new table is unusual: {warnings}" if warnings else None
+        write_json(files.checks, {"schema": 1, "days": len(past), "reason": reason})
         return [
-            _checks_refusal(one) for one in unusual if self._checks.reaction(one.check) == "fail"
+            f"checks.{one.check}: {one.text}; correct the file, or set "
+            f"checks: {{{one.check}: warn}} to train on it as it is"
+            for one in unusual
+            if self._reaction(one) == "fail"
         ]
 
-
-def _note(warnings: list[Finding], days: int) -> dict[str, Any]:
-    words = "; ".join(map(str, warnings))
-    reason = f"its new table is unusual: {words}" if warnings else None
-    return {"schema": 1, "days": days, "reason": reason}
-
-
-def _checks_refusal(one: Finding) -> str:
-    accept = f"set checks: {{{one.check}: warn}} to train on it as it is"
-    return f"checks.{one.check}: {one.text}; correct the file, or {accept}"
+    def _reaction(self, one: Finding) -> str:
+        return self._checks.reaction(one.check)
 
 
 def write_tables(
@@ -105,14 +100,10 @@ def write_tables(
 ) -> None:
     """Write each region's table.json, and table.npz for CSV or Parquet data.
 
-    `study` has `trainer: tabular`, regions listed by name, and absolute paths. `progress` is called
-    with two counts: the regions read so far, and all regions.
-
-    Raises:
-        DataError: some data can't be used for training. A problem of several files is reported
-            once, with the files' names.
-        UnusableStudyError: the target has classes in one region and numbers in another.
-        OSError: the folder can't be written.
+    `study` has `trainer: tabular`, regions by name, and absolute paths. `progress` gets the counts
+    of regions read and of all. DataError if data can't be used; a problem of several files is
+    reported once, with their names. UnusableStudyError if the target has classes in one region and
+    numbers in another. OSError if the folder can't be written.
     """
     regions = list(study.region_table)
     problems: dict[str, list[_Fault]] = {}
@@ -180,12 +171,8 @@ def _write_region_table(
         form = file_format(place)
         with fetch(place, study.s3, files.root) as path:
             source, table, found = _examine(study, path, form, files)
-            identity = {"url": place} if is_url else {"path": place}
-        note: dict[str, Any] = {
-            "schema": TABLE_SCHEMA,
-            "format": form,
-            "source": [identity | source],
-        }
+        identity = {"url" if is_url else "path": place, **source}
+        note = {"schema": TABLE_SCHEMA, "format": form, "source": [identity]}
         write_json(files.table_found, {**note, "table": asdict(found)})
         problems = [*_metric_problems(study, found)]
         if checks and not problems:
@@ -204,10 +191,7 @@ def _write_region_table(
 def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
 ) -> tuple[dict[str, Any], Table, Description]:
-    """Return a file's checksum and size, its table, and the table's description.
-
-    The table of a csv or parquet file (see `form`) is saved as table.npz in the folder `files`.
-    """
+    """Return a file's checksum and size, its table (saved unless `form` is npz) and description."""
     before = FileState.from_file(path) if path.is_file() else None
     if before is None:
         raise TableError("is not a file; `trainer: tabular` reads one file per region")
@@ -255,21 +239,18 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     for section, metric, direction in given:
         if metric is None:
             continue
+        right = "maximize" if metric.partition("_")[2] in GAINS else "minimize"
         if metric in metric_names("regression") and metric not in known and slip:
             yield f"target: column {found.target!r} {slip}"
         elif metric not in known:
             yield f"{section}metric: {_unknown_metric_reason(metric, found)}"
-        elif direction not in {None, right := _metric_direction(metric)}:
+        elif direction not in {None, right}:
             size = "large" if right == "maximize" else "small"
             text = f"is {direction}, but a {size} {metric} is good: write {right}"
             yield f"{section}direction: {text}"
         elif (part := _PART_OF.get(metric)) in found.one_class:
             what = "class, but {} needs both" if found.classes else "value, but {} needs more"
             yield f"{section}metric: the {part} rows have only one {what.format(metric)}"
-
-
-def _metric_direction(metric: str) -> str:
-    return "maximize" if metric.partition("_")[2] in GAINS else "minimize"
 
 
 def _unknown_metric_reason(metric: str, found: Description) -> str:

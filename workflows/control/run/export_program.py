@@ -39,7 +39,7 @@ class Exporter:
     def __init__(
         self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
     ) -> None:
-        """Prepare exports. `poll` will export only while `may` returns True."""
+        """Prepare exports, which `poll` does only while `may` returns True."""
         self._folder, self._targets, self._may = folder, targets, may
         self._done: object = None
         self._pause = 0.0
@@ -48,7 +48,7 @@ class Exporter:
     def poll(self, now: float) -> bool:
         """Export the models if they have changed; return whether all are exported.
 
-        After a failure, nothing is exported for a while. `now` is in seconds of a monotonic clock.
+        After a failure, nothing is exported for a while. `now` is in monotonic seconds.
         """
         before = self._folder.signature()
         if before == self._done:
@@ -68,10 +68,9 @@ class Exporter:
 
 
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
-    """Export a run's models until the run is over and all models are exported.
+    """Export a run's models until the run is over and all are exported, or a day after its end.
 
-    Return at the latest a day after the run's end. Return at once if the study exports nothing, or
-    if another process exports the run's models. TrialfleetError if the run's folder can't be read.
+    Return at once if the study exports nothing, or if another process does this.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.objective import loss
@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
 from trialfleet.workflows.facts.runs.run_storage import study_name
 from trialfleet.workflows.status.status_reader import StatusReader, open_run
-from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
 MOST_RESULTS = 50  # per region: half of these are the best, the others a sample
@@ -25,12 +25,8 @@ _LEAST_PART = 0.5  # least number of results, relative to the run with the most
 
 
 def previous_tasks(study: Study) -> list[PreviousTask]:
-    """Return the results from which a new run learns.
-
-    The list is empty if the study uses one of Optuna's samplers: they can't use previous results.
-    InputError if the study's `learn_from` can't be used.
-    """
-    if study.sampler != OWN:
+    """Return the results from which a new run learns. InputError if `learn_from` can't be used."""
+    if study.sampler != OWN:  # Optuna's samplers can't learn from previous results
         return []
     if study.learn_from is None:
         return _newest_tasks(study.name, study) or []
@@ -48,16 +44,29 @@ def _find_tasks(name: str, study: Study) -> list[PreviousTask]:
             )
         return tasks
     try:
-        folder = find_run(name)
-        its_objective = _objective(load_frozen(open_run(folder).study).study)
+        folder = open_run(find_run(name))
+        frozen = load_frozen(folder.study)
     except InputError as error:
         raise InputError(f"learn_from: {error}") from error
-    if its_objective != _objective(study):
+    if _objective(frozen.study) != _objective(study):
         raise InputError(
-            f"learn_from: the run {name!r} tunes {its_objective}, but this study tunes "
+            f"learn_from: the run {name!r} tunes {_objective(frozen.study)}, but this study tunes "
             f"{_objective(study)}"
         )
-    return _read_tasks(folder, study)
+    return _read_tasks(folder, frozen, study)
+
+
+def earlier_runs(study: str) -> Iterator[tuple[RunFolder, FrozenStudy]]:
+    """Yield a study's runs in ./runs, newest first, without those that can't be read."""
+    for run in runs_here():
+        if run.study in {study, ""}:  # "": not in a study's folder
+            try:
+                folder = open_run(run.folder)
+                frozen = load_frozen(folder.study)
+            except TrialfleetError:  # such as a run that was moved
+                continue
+            if frozen.study.name == study:
+                yield folder, frozen
 
 
 def _objective(study: Study) -> str:
@@ -67,36 +76,29 @@ def _objective(study: Study) -> str:
 def _newest_tasks(name: str, study: Study) -> list[PreviousTask] | None:
     """Return the results of a study's newest run with enough results; None if no run has results.
 
-    Only the `_NEWEST` newest runs with results are considered. A run has enough results if it has
-    at least half as many as the run with the most.
+    Enough is half as many as the run with the most, of the `_NEWEST` newest runs with results.
     """
-    folders = (run.folder for run in runs_here() if run.study in {name, ""})
-    runs = list(islice(_tasks_by_run(folders, name, study), _NEWEST))
+    runs = list(islice(_tasks_by_run(name, study), _NEWEST))
     most = max((_count(tasks) for tasks in runs), default=0)
     return next((tasks for tasks in runs if _count(tasks) >= _LEAST_PART * most), None)
 
 
-def _tasks_by_run(folders: Iterator[Path], name: str, study: Study) -> Iterator[list[PreviousTask]]:
-    for folder in folders:
-        try:
-            its_study = load_frozen(RunFolder(folder.absolute()).study).study
-            if its_study.name != name or _objective(its_study) != _objective(study):
-                continue
-            tasks = _read_tasks(folder, study)
-        except TrialfleetError:  # the run was moved, or its storage removed
-            continue
-        if tasks:
-            yield tasks
+def _tasks_by_run(name: str, study: Study) -> Iterator[list[PreviousTask]]:
+    for folder, frozen in earlier_runs(name):
+        if _objective(frozen.study) == _objective(study):
+            tasks: list[PreviousTask] = []
+            with suppress(TrialfleetError):  # its storage was removed
+                tasks = _read_tasks(folder, frozen, study)
+            if tasks:
+                yield tasks
 
 
 def _count(tasks: list[PreviousTask]) -> int:
     return sum(len(task.losses) for task in tasks)
 
 
-def _read_tasks(folder: Path, study: Study) -> list[PreviousTask]:
-    run = open_run(folder)
-    frozen = load_frozen(run.study)
-    reader = StatusReader(run)
+def _read_tasks(folder: RunFolder, frozen: FrozenStudy, study: Study) -> list[PreviousTask]:
+    reader = StatusReader(folder)
     direction = study.objective.direction
     found = []
     for region in reader.regions[:MOST_TASKS]:

@@ -14,13 +14,14 @@ from trialfleet.workflows.control.plan.dag_files import trainer_command
 from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.control.plan.run_ids import Claim, claim_run, default_folder
 from trialfleet.workflows.control.run.learn_from import previous_tasks
-from trialfleet.workflows.control.run.plan_estimate import past_costs
+from trialfleet.workflows.control.run.plan_estimate import estimate_cost
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.dag_structure import autoscale_mode
 from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.run_path_check import place_warning, usable_place
 from trialfleet.workflows.study.daily import DATE, RunsDay
 from trialfleet.workflows.study.error_lines import errors_with_lines, find_lines
+from trialfleet.workflows.study.frozen import CostsBefore
 from trialfleet.workflows.study.loading import load_dated, load_whole
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.study.trainer_command import check_program
@@ -85,7 +86,7 @@ def _plan(
     study, notes = _settle_study(study)
     aws = _aws_environment(study)
     _check_export(study)
-    costs = past_costs(study) if study.has_budget_in_usd else None
+    before = estimate_cost(study) if study.has_budget_in_usd else None
     previous = previous_tasks(study)
     place = None if out is None else usable_place(Path(out))
     if run is None:
@@ -101,7 +102,7 @@ def _plan(
             notes=notes,
             places=places,
             day=day,
-            costs=costs,
+            costs=CostsBefore(trial=before.trial, full=before.full) if before else None,
             previous=previous,
         )
     except BaseException:

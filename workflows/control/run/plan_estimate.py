@@ -13,13 +13,12 @@ from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import read_record
 from trialfleet.infra.fleet.scaling.last_report import read_report
 from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.workflows.control.run.learn_from import earlier_runs
 from trialfleet.workflows.facts.jobs.job_log import read_executions
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.lookup import FoundRun, runs_here
 from trialfleet.workflows.facts.runs.trial_executions import noted_job
-from trialfleet.workflows.status.status_reader import StatusReader, open_run
-from trialfleet.workflows.study.frozen import CostsBefore, load_frozen
+from trialfleet.workflows.status.status_reader import StatusReader
 from trialfleet.workflows.study.spec import Study
 
 _MOST_RUNS = 5  # the newest runs with a complete trial
@@ -29,20 +28,16 @@ Notes = dict[str, Any]  # the record of a job, see `JobNotes`
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The estimated time of a run.
+    """The estimated time of a run, from `based_on` trials of `runs` previous runs.
 
     Attributes:
-        seconds: the time from the run's submission to the run's report.
+        seconds: the time from the run's submission to its report.
         jobs_seconds: the time of the jobs (trials, full trainings, gates), if `concurrency` jobs
             run in parallel without pauses. `seconds` also has the time between jobs and for
             publishing, if previous runs show this time.
         trial_seconds: the median time of previous trials.
-        full_seconds: the median time of previous full trainings, or of trials if there were no full
-            trainings. None if no full training will run.
-        gate_seconds: the median time of the jobs of previous gates. None if there were none, or if
-            no gate will run.
-        based_on: the number of previous trials.
-        runs: the number of previous runs with these trials.
+        full_seconds: that of full trainings, or of trials without any; None if none will run.
+        gate_seconds: that of gates' jobs; None if there were none, or none will run.
     """
 
     seconds: float
@@ -56,10 +51,7 @@ class Estimate:
 
 
 def estimate(study: Study, concurrency: int) -> Estimate | None:
-    """Return the estimated time of a run with `concurrency` jobs in parallel.
-
-    Return None if `concurrency` is 0, or if no run of the study in ./runs has results.
-    """
+    """Return the estimated time of a run with `concurrency` jobs in parallel; None if unknown."""
     runs = list(_earlier_runs(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
     if not known:
@@ -89,17 +81,15 @@ def estimate(study: Study, concurrency: int) -> Estimate | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """The estimated cost of a run in USD.
+    """The estimated cost of a run in USD, from `based_on` previous trials.
 
     Attributes:
         usd: the cost of the whole run, if no budget ends it earlier.
         trial: the mean cost of previous trials, including failed trials.
-        full: the mean cost of previous full trainings; None if there were none, or none will run.
-        gate: the mean cost of the jobs of previous gates; None if there were none, or none will
-            run.
-        overhead: the cost of boot and idle time, divided by the cost of the jobs. None if unknown,
-            or if the study has no fleet.
-        based_on: the number of previous trials.
+        full: that of full trainings; None if there were none, or none will run.
+        gate: that of gates' jobs; None if there were none, or none will run.
+        overhead: the cost of boot and idle time, divided by that of the jobs; None if unknown, or
+            if the study has no fleet.
     """
 
     usd: float
@@ -136,18 +126,11 @@ def estimate_cost(study: Study) -> CostEstimate | None:
     )
 
 
-def past_costs(study: Study) -> CostsBefore | None:
-    """Return the mean costs of a trial and of a full training in previous runs; None if unknown."""
-    found = estimate_cost(study)
-    return CostsBefore(trial=found.trial, full=found.full) if found else None
-
-
 @dataclass(frozen=True)
 class _RunBefore:
-    """A previous run, with its complete trials and its records of times and costs.
+    """A previous run, with its complete trials.
 
-    `over` has a record of the job of each ended trial. `fulls` and `gates` have the records of the
-    jobs of full trainings and of gates.
+    `over`, `fulls` and `gates` have records of the jobs of ended trials, trainings and gates.
     """
 
     folder: RunFolder
@@ -173,10 +156,7 @@ class _RunBefore:
 
     @property
     def _seconds(self) -> float:
-        """The seconds of the run without its pauses; 0 if unknown.
-
-        The result is the time in the report, or DAGMan's running time if this is longer.
-        """
+        """The run's seconds without pauses: in the report, or DAGMan's if longer; 0 if unknown."""
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")
         except InputError:
@@ -195,16 +175,12 @@ class _RunBefore:
 
 
 def _earlier_runs(study: str) -> Iterator[_RunBefore]:
-    runs = (run for run in runs_here() if run.study in {study, ""})  # "": not in a study's folder
-    return islice((run for each in runs if (run := _read(each, study))), _MOST_RUNS)
+    runs = (_read(folder, frozen.study) for folder, frozen in earlier_runs(study))
+    return islice(filter(None, runs), _MOST_RUNS)
 
 
-def _read(found: FoundRun, study: str) -> _RunBefore | None:
+def _read(folder: RunFolder, study: Study) -> _RunBefore | None:
     try:
-        folder = open_run(found.folder)
-        its_study = load_frozen(folder.study).study
-        if its_study.name != study:
-            return None
         reader = StatusReader(folder)
         trials = [trial for region in reader.regions for trial in reader.trials(region)]
     except TrialfleetError:
@@ -212,7 +188,7 @@ def _read(found: FoundRun, study: str) -> _RunBefore | None:
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     if not complete:
         return None
-    files = [folder.region(region.slug) for region in build_graph(its_study).regions]
+    files = [folder.region(region.slug) for region in build_graph(study).regions]
     return _RunBefore(
         folder=folder,
         complete=complete,

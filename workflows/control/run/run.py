@@ -15,14 +15,12 @@ from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.pool.htcondor_installation import say_nothing
-from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.control.dagman import repair
 from trialfleet.workflows.control.dagman.repair import run_locked
 from trialfleet.workflows.control.plan.input_provenance import freeze_data
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.control.run.reopened_days import reopen_day
 from trialfleet.workflows.facts.dagman import job_queue
-from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.runs.run_storage import check_ours
 from trialfleet.workflows.rules.states import RunState, TrialState
@@ -92,12 +90,9 @@ class Run:
 
         The modes are a trial (`tune`), a full training (`final`) and the gate's job (`evaluate`).
         `progress` is called repeatedly with a line that says what the job waits for, or where it
-        runs. `region` is by default the first region whose trials a slot can run.
-
-        Raises:
-            InputError: the run was submitted before, the pool can't run the trainer, there is no
-                such region, or the trainer fails (the message has its last output).
-            PoolError: HTCondor is unreachable or refuses a job.
+        runs. `region` is by default the first region whose trials a slot can run. InputError if the
+        run was submitted before, the pool can't run the trainer, there is no such region, or the
+        trainer fails (with its last output). PoolError if HTCondor is unreachable or refuses a job.
         """
         with run_locked(self._files):
             state = self.status().state
@@ -113,15 +108,11 @@ class Run:
     def check_or_remove(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> trainer_check.CheckResult:
-        """Run the trainer as `check` does. If the check fails, remove the run.
+        """Run the trainer as `check` does, with its errors. If the check fails, remove the run.
 
         A run that was submitted before stays. If the trainer fails, the trial's input and output
         files are moved to the folder `.failed-check` next to the run, where they stay until the
-        next failed check. If they can't be moved, the run stays.
-
-        Raises:
-            InputError: the check fails, for a reason listed at `check`.
-            PoolError: HTCondor is unreachable or refuses a job. The run stays.
+        next failed check. If they can't be moved, or after a PoolError, the run stays.
         """
         from trialfleet.workflows.control.run import trainer_check
 
@@ -144,12 +135,8 @@ class Run:
     def submit(self, *, anyway: bool = False) -> str:
         """Submit the run to HTCondor and return the id of DAGMan's job.
 
-        With `anyway`, submit even if the present pool can't run the trials of some region, because
-        other slots may join.
-
-        Raises:
-            InputError: the run was submitted before, or the pool can't run some region's trials.
-            PoolError: HTCondor is unreachable or refuses DAGMan's job.
+        InputError if the run was submitted before, or if the pool can't run some region's trials,
+        unless `anyway`: other slots may join. PoolError if HTCondor is unreachable or refuses.
         """
         with run_locked(self._files):
             state = self.status().state
@@ -173,10 +160,7 @@ class Run:
 
         If the run is under way, only its missing processes and jobs are restored. If the run
         belongs to a day, another attempt at the failed regions is recorded in the journal.
-
-        Raises:
-            InputError: the run is done, or no region has anything left to try.
-            PoolError: HTCondor is unreachable or refuses a request.
+        InputError if nothing is left to try. PoolError if HTCondor is unreachable or refuses.
         """
         with run_locked(self._files):
             job = self._resume()
@@ -228,10 +212,7 @@ class Run:
         return status
 
     def remove(self) -> None:
-        """Delete the run's folder, but not its published models.
-
-        InputError if the run may still be under way.
-        """
+        """Delete the run's folder, but not its models. InputError if it may still be under way."""
         with run_locked(self._files):
             self.check_removable()
             # Renamed first, because a partly deleted run would still look like a run. A killed
@@ -247,14 +228,11 @@ class Run:
                     of_study.rmdir()
 
     def stop(self, progress: Callable[[str], None] | None = None) -> RunStatus:
-        """Stop the run: remove its jobs from the queue, then write the report.
+        """Stop the run: remove its jobs from the queue, then write the report. It can be resumed.
 
-        The run can be resumed later. `progress` is called repeatedly with a line that says what
-        this call waits for.
-
-        Raises:
-            InputError: the run isn't under way.
-            PoolError: HTCondor is unreachable, or jobs are still in the queue after two minutes.
+        `progress` is called repeatedly with a line that says what this call waits for. InputError
+        if the run isn't under way. PoolError if HTCondor is unreachable, or if jobs are still in
+        the queue after two minutes.
         """
         say = progress or say_nothing
         with run_locked(self._files):
@@ -273,10 +251,7 @@ class Run:
         return self.status()
 
     def status(self) -> RunStatus:
-        """Return the run's status.
-
-        If the trial database can't be read, the status has a `notice`.
-        """
+        """Return the run's status, with a `notice` if the trial database can't be read."""
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
@@ -300,12 +275,10 @@ class Run:
 
         InputError if there is no such region. OptimizerError if the trial database can't be read.
         """
-        names = self._reader.regions
-        if region is not None and region not in names:
-            near = did_you_mean(region, names)
-            raise InputError(f"no region {region!r} in this run{near}; regions: {', '.join(names)}")
+        from trialfleet.workflows.control.run.trainer_check import find_regions
+
         study = self.study
-        chosen = [each for each in build_graph(study).regions if region in {None, each.name}]
+        chosen = find_regions(study, region)
         stored = {each.name: self._reader.trials(each.name) for each in chosen}
         unfinished: Mapping[str, Mapping[str, TrialState]] = {}
         if not all(trial.state.is_finished() for trials in stored.values() for trial in trials):
@@ -325,17 +298,11 @@ class Run:
         return [trial for trials in found for trial in trials]
 
     def cost(self, by: Sequence[str] = ()) -> Costs:
-        """Return the cost by region, or by the keys `by`, which `trialfleet.cost` lists.
-
-        InputError if there is no such key.
-        """
+        """Return the cost by region, or by keys of `trialfleet.cost`. InputError for others."""
         return cost(self.folder, by=by)
 
     def best(self) -> list[BestSettings]:
-        """Return the best settings of each region that has a complete trial.
-
-        OptimizerError if the trial database can't be read.
-        """
+        """Return the best settings of each region with a complete trial. OptimizerError if away."""
         reader = StatusReader(self._files, brief=True)
         snapshot = reader.snapshot()
         if snapshot.storage_away:

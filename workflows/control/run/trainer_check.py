@@ -60,8 +60,7 @@ class CheckResult:
         metrics: the trial's metrics; None if the trial had not ended at the time limit.
         waited: True if the job never got a slot.
         modes: the modes that ended in time, in the order in which they were tried.
-        unseen: "final" or "evaluate", if this mode did not end in time; otherwise None. Later modes
-            were not tried.
+        unseen: the mode that did not end in time, if not "tune"; later modes were not tried.
     """
 
     region: str
@@ -122,16 +121,12 @@ def check(
 ) -> CheckResult:
     """Run a region's first trial as a separate job, before the run is submitted; return the result.
 
-    If the study publishes models, a full training is tried next. If the study has a gate, the
-    gate's job is tried last. If a job doesn't end within `seconds`, the check ends.
+    If the study publishes models, try a full training next, and last the gate's job if there is a
+    gate. The check ends if a job doesn't end within `seconds`. `progress` is called repeatedly with
+    a line that says what a job waits for, or where it runs.
 
-    `progress` is called repeatedly with a line that says what a job waits for, or where it runs.
-    `region` is by default the first region.
-
-    Raises:
-        TrainerFailsError: the trainer failed. The message has its last output.
-        InputError: there is no such region, or the trainer doesn't report a metric of the study.
-        PoolError: HTCondor is unreachable or refuses a job.
+    TrainerFailsError, with the last output, if the trainer fails. InputError if there is no such
+    region, or a metric of the study is missing. PoolError if HTCondor refuses a job or is away.
     """
     frozen = load_frozen(folder.study)
     graph = find_regions(frozen.study, region)[0]
@@ -145,11 +140,7 @@ def check(
 
 
 def find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
-    """Return the region `name`, or all regions if `name` is None.
-
-    Raises:
-        InputError: the study has no region `name`.
-    """
+    """Return the region `name`, or all regions if it is None. InputError if there is none."""
     regions = build_graph(study).regions
     if name is None:
         return regions
@@ -163,11 +154,8 @@ def find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
 def choose_region(folder: RunFolder, name: str | None) -> str:
     """Return `name`; if it is None, the name of the first region whose trials a slot can run.
 
-    If there is no such slot, but slots may join the pool, return the first region's name.
-
-    Raises:
-        InputError: there is no region `name`, or the trials would wait in this pool forever.
-        PoolError: HTCondor is unreachable.
+    If there is no such slot, but slots may join, return the first region's name. InputError if
+    there is no region `name`, or trials would wait forever. PoolError if HTCondor is unreachable.
     """
     regions = find_regions(load_frozen(folder.study).study, name)
     for region, found in zip(regions, check_regions(folder, regions), strict=True):
@@ -226,10 +214,7 @@ class _Check:
         return True
 
     def _evaluate(self) -> bool:
-        """Try the gate's job, which measures two models; return whether the job ended in time.
-
-        There is only one model yet. It is used both as the current and as the new model.
-        """
+        """Let the gate's job compare the model with itself; return whether it ended in time."""
         from trialfleet.workflows.control.scripts.gate_job import (
             outcome_of_measurement,
             read_measurements,
@@ -300,8 +285,8 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     """Check that a trial's `metrics` include those that the study names; return a warning or "".
 
-    InputError if the metric that compares tuned with default settings is missing, or if the gate's
-    metric seems misspelt. Otherwise, a missing gate's metric only leads to the warning.
+    InputError if `compared_metric` is missing, or if the gate's metric seems misspelt. Otherwise, a
+    missing gate's metric only leads to the warning.
     """
     reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
@@ -336,10 +321,7 @@ def failure_text(
 
 
 def last_words(error_file: Path) -> str:
-    """Return the last lines of a trainer's standard error; "" if it is empty.
-
-    If the last frame in the trainer's own code is above these lines, it is put before them.
-    """
+    """Return a trainer's last lines on stderr, after the last frame in its own code, or ""."""
     lines = _lines(error_file)
     shown = lines[-_LINES:]
     frames = [(at, found["file"]) for at, line in enumerate(lines) if (found := _FRAME.match(line))]

@@ -31,12 +31,10 @@ _SHOWN_RUNS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class CheckJobEnd:
-    """The end of a job that was watched until a time limit.
+    """The end of a job that was watched until a time limit. `waited` if it never got a slot.
 
-    Attributes:
-        code: the job's exit code, or the negated number of the signal that ended it. -1002 if the
-            job was removed. None if it had not ended at the time limit.
-        waited: True if the job never got a slot.
+    `code` is the job's exit code, or the negated number of the signal that ended it. -1002 if the
+    job was removed. None if it had not ended at the time limit.
     """
 
     code: int | None
@@ -50,10 +48,10 @@ def run_job(
     seconds: float,
     progress: Callable[[str], None],
 ) -> CheckJobEnd:
-    """Submit a trial's job, and remove it after at most `seconds`; return how it ended.
+    """Submit a trial's job, whose files exist, and remove it after `seconds`; return how it ended.
 
-    The job's files must exist. `progress` is called repeatedly with a line that says what the job
-    waits for, or where it runs. PoolError if HTCondor is unreachable or refuses the job.
+    `progress` is called repeatedly with a line that says what the job waits for, or where it runs.
+    PoolError if HTCondor is unreachable or refuses the job.
     """
     for previous in (place.log, place.agent_log, place.out, place.err):
         untrusted_files.remove(previous)
@@ -137,10 +135,7 @@ def wait_reason(folder: RunFolder, node: str) -> str:
 
 
 def _busy_runs(running: Counter[str]) -> str:
-    """Return a phrase that names the runs whose jobs have slots; "" if there are none.
-
-    Free slots are not mentioned, because HTCondor may have assigned them to jobs already.
-    """
+    """Name the runs whose jobs have slots, or "". Free slots may be assigned already."""
     by_run = running.copy()
     others = by_run.pop("", 0)
     named = [f"{_count(n)} of {shell_quoted(Path(run))}" for run, n in by_run.most_common()]

@@ -56,7 +56,7 @@ class FinalScripts:
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
         """Return whether the job in `place` has trained the best settings in full.
 
-        If a POST script or a lane's job was killed, this training may not be recorded yet.
+        After a kill of the POST script or the lane's job, this may not be recorded yet.
         """
         ended = self._studies.read_end(place)
         if ended is None or ended.code:
@@ -71,8 +71,8 @@ class FinalScripts:
     def ask_in_lane(self, slug: str, node: str, turn: MessageId) -> bool:
         """Order the job that ran a region's last trial to train the best settings in full.
 
-        This job already has the data and the trainer. If the job is lost, the DAG node `best`
-        starts a separate job. Return whether the job got an order.
+        It already has the data and the trainer. If it is lost, the DAG node `best` starts another.
+        Return whether the job got an order.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
         study = self._studies.get_study(slug)
@@ -196,8 +196,8 @@ class FinalScripts:
     def without_model(self) -> str | None:
         """Return the slug of the region whose full training left no model; None if unknown.
 
-        All regions have the same trainer, so another full training would leave no model either. If
-        a region has published a model, the trainer can leave models, and the result is None.
+        All regions have the same trainer, so it leaves no model for others either. But if a region
+        has published a model, the trainer can leave models, and the result is None.
         """
         if not self._folder.no_model.exists():
             return None

@@ -15,7 +15,7 @@ import numpy as np
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.nodes.job.pack_and_unpack import TooLargeError, pack
+from trialfleet.nodes.job.pack_and_unpack import UnsendableError, pack
 from trialfleet.objective import is_number
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.optimizer.region_types import Failed, OutOfMoney
@@ -73,12 +73,9 @@ def prepare(
 ) -> str | None:
     """Let a job measure the new and the current model; return None, or why no job does it.
 
-    Without `lane`, write the files of a separate job. With `lane`, order a running job of a lane to
-    measure. `lane` has the lane's DAG node, and the id of the message in
-    which the lane's agent asked for work.
-
-    If there is no current model, no money is left, or a model can't be used, write the verdict
-    instead. OSError if the disk is full.
+    Without `lane`, write the files of a separate job. With `lane`, a lane's DAG node and the id of
+    its agent's message, order the lane's job to measure. If there is no current model, no money is
+    left, or a model can't be used, write the verdict instead. OSError if the disk is full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
@@ -90,10 +87,10 @@ def prepare(
         champion = find_champion(models_folder, study.name)
         if champion is None:
             why = "this study had no current model"
-            return _write_verdict(files, _unmeasured_verdict(frozen, why, promoted=True))
+            return _keep_or_promote(frozen, files, why, promoted=True)
         if refused := refusal("gate", Facts(out_of_money=read_out_of_money(folder))):
             why = f"not measured: {refused.reason}"
-            return _write_verdict(files, _unmeasured_verdict(frozen, why, champion=champion.name))
+            return _keep_or_promote(frozen, files, why, champion=champion.name)
         check_model(files.best.model)
         is_same = _measured_champion(files) == champion.name
         place = end_place(files, files.gate)
@@ -107,9 +104,7 @@ def prepare(
     except (InputError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise
-        return _write_verdict(
-            files, _unmeasured_verdict(frozen, f"the models can't be measured: {error}")
-        )
+        return _keep_or_promote(frozen, files, f"the models can't be measured: {error}")
     return None
 
 
@@ -145,8 +140,8 @@ def _hand_out(
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
-    except TooLargeError:
-        return "its models are too large for a lane's job"
+    except UnsendableError as error:
+        return f"its models can't be sent to a lane's job: {error}"
     write_json(place.by_lane, {"node": lane})
     untrusted_files.write(place.given, bytes(models), root=place.node_root)
     TrialFiles(frozen.run, frozen.study, folder, place, order).hand_out(turn)
@@ -176,17 +171,14 @@ def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | OutOfMoney)
     """Decide that the current model stays, because the gate's job failed. Return the reason."""
     champion = _measured_champion(files)
     why = f"the gate's job failed: {outcome.error}{log_hint(find_log(files.gate))}"
-    return _write_verdict(files, _unmeasured_verdict(frozen, why, champion=champion))
+    return _keep_or_promote(frozen, files, why, champion=champion)
 
 
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
     """Return the gate's verdict on a region's model, and store it; None if there is no gate.
 
-    Later calls return the same verdict.
-
-    Raises:
-        InputError: the folder of the region's models, or its parent, is itself a published model.
-        OSError: the verdict can't be written.
+    Later calls return the same verdict. InputError if the folder of the region's models, or its
+    parent, is itself a published model. OSError if the verdict can't be written.
     """
     if frozen.study.gate is None:
         return None
@@ -195,7 +187,7 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
     # a killed publication may have left the verdict in the published model
     published = read_model_verdict(region_models_folder(frozen.study, slug) / frozen.run)
     found = published or _decide(frozen, files)
-    _write_verdict(files, found)
+    write_json(files.verdict, found.to_json())
     return found
 
 
@@ -203,7 +195,7 @@ def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
     champion = _measured_champion(files)
     try:
         found = read_measurements(files.gate)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         why = f"the result of the gate's job can't be used: {error}"
         return _unmeasured_verdict(frozen, why, champion=champion)
     assert champion is not None, "a job that measured two models was given two"
@@ -216,7 +208,9 @@ def _measured_champion(files: RegionFolder) -> str | None:
     return None if run is None else str(run)
 
 
-def _write_verdict(files: RegionFolder, found: Verdict) -> str:
+def _keep_or_promote(frozen: FrozenStudy, files: RegionFolder, why: str, **more: Any) -> str:
+    """Store a verdict without a comparison; return its reason. See `_unmeasured_verdict`."""
+    found = _unmeasured_verdict(frozen, why, **more)
     write_json(files.verdict, found.to_json())
     return found.why
 
@@ -224,10 +218,7 @@ def _write_verdict(files: RegionFolder, found: Verdict) -> str:
 def _unmeasured_verdict(
     frozen: FrozenStudy, why: str, *, champion: str | None = None, promoted: bool = False
 ) -> Verdict:
-    """Return a verdict without a comparison, for the reason `why`.
-
-    With `promoted`, the new model passes the gate. `champion` is the run of the current model.
-    """
+    """Return a verdict without a comparison, for the reason `why`. `champion` is a run."""
     return Verdict(
         verdict="promoted" if promoted else "kept",
         why=one_line(why),
@@ -243,11 +234,7 @@ def _unmeasured_verdict(
 
 
 def read_measurements(place: TrialFolder) -> dict[str, Measurement]:
-    """Return the models' measurements by role, such as "champion" for the current model.
-
-    ValueError if result.json or a file with the rows' losses can't be used. OSError if a file can't
-    be read.
-    """
+    """Return the models' measurements by role. ValueError if result or losses can't be used."""
     return {
         name: Measurement(
             metrics=finite_metrics(entry["metrics"]),
@@ -264,10 +251,7 @@ def read_measurements(place: TrialFolder) -> dict[str, Measurement]:
 
 
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return the models' entries in result.json. ValueError if the entries can't be used.
-
-    If `decisive` is given, each model must have a number for this metric.
-    """
+    """Return the models' entries in result.json; each must have the metric `decisive`, if given."""
     result = load_result(place.result)
     if result.get("status") != "complete":
         raise WrongResultError(result.get("error") or "result.json must have status 'complete'")
@@ -292,7 +276,7 @@ def _losses(place: TrialFolder, name: str) -> Losses | None:
         losses = np.array(text.decode().split(), dtype=np.float64)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"losses/{name} must have one number per line: {error}") from error
     if not np.isfinite(losses).all():
         row = int(np.flatnonzero(~np.isfinite(losses))[0])

@@ -22,16 +22,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from trialfleet import nodes
 from trialfleet.errors import OptimizerError
-from trialfleet.files import write_atomic, write_json
-from trialfleet.nodes.job import archive
+from trialfleet.files import write_json
 from trialfleet.optimizer.run_ownership import Owner
 from trialfleet.optimizer.sampling.next_parameters import warm_up
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.optimizer.service_client import FULL
-from trialfleet.workflows.control.plan.dag_files import agent_text
 from trialfleet.workflows.control.plan.input_provenance import note_changes
 from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
@@ -58,7 +55,6 @@ from trialfleet.workflows.facts.runs.run_storage import get_ownership, other_own
 from trialfleet.workflows.status.attempts.blame_and_retries import JobEnd
 from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.study.spec import Study
 
 # A service without a request for this long belongs to a run that is over.
 IDLE_SECONDS = 900.0
@@ -112,14 +108,12 @@ class _Script:
 class ScriptRequests:
     """Handles the script requests of one run, one request at a time. Not thread-safe.
 
-    Only this object writes the run's Optuna studies. The lock of the optimiser's service keeps
-    other processes on this machine from writing. But a manager on another machine may have taken
-    over the run, so the run's owner is checked before each write.
+    Only this object writes the run's Optuna studies, by the service's lock. But a manager on
+    another machine may have taken over the run, so its owner is checked before each write.
     """
 
     def __init__(self, folder: RunFolder) -> None:
         frozen = load_frozen(folder.study)
-        _bring_agent(folder, frozen.study)
         self._folder = folder
         self._frozen = frozen
         self._studies = RegionStudies(folder, frozen)
@@ -193,11 +187,7 @@ class ScriptRequests:
         return reply
 
     def idle(self) -> bool:
-        """Do some of the work between requests. Return whether work is left.
-
-        This work imports the model's code, answers jobs' agents, computes parameters in advance, or
-        reads trials' reports.
-        """
+        """Do a part of the work between requests. Return whether work is left."""
         if not self._warm:
             warm_up(self._frozen.study.sampler)
             self._warm = True
@@ -237,28 +227,12 @@ class ScriptRequests:
         )
 
     def _other_owner(self) -> Owner | None:
-        """Return the run's owner if it is another manager, else None.
-
-        If the owner has changed, the Optuna studies are read again at the next use.
-        """
+        """Return another manager that owns the run, or None. After a change, forget the studies."""
         owner = self._ownership.owner()
         if owner != self._owner:
             self._studies.forget()
             self._owner = owner
         return None if self._ownership.is_ours(owner) else owner
-
-
-def _bring_agent(folder: RunFolder, study: Study) -> None:
-    """Add this release's agent, which runs a job's trials, to a run that an older release planned.
-
-    Do this only if the run has gangs or lacks an agent. Jobs that already run keep their agent. But
-    the keeper, which gives a gang's jobs their ranks, removes the jobs of a gang that an older
-    release started. DAGMan then submits new ones.
-    """
-    if study.has_gangs or not folder.agent.exists():
-        archive.build(folder.code / nodes.AGENT)
-    if not folder.agent.exists():
-        write_atomic(folder.agent, agent_text(study), mode=0o755)
 
 
 def main() -> None:

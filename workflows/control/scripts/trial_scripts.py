@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from optuna.trial import TrialState
 
@@ -47,14 +47,6 @@ from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason
 from trialfleet.workflows.status.run_trials import RunTrials
 
 
-@dataclass(frozen=True)
-class AssignedTrial:
-    """A trial to train now."""
-
-    name: str
-    answer: Assignment
-
-
 class TrialScripts:
     """Scripts that choose the next trial and its parameters, and record how each attempt ended."""
 
@@ -64,10 +56,7 @@ class TrialScripts:
         self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of a DAG node's job and, if the job is for one trial, the trial's files.
-
-        A lane's job trains several trials, and its agent asks for each of them.
-        """
+        """Write the files of a DAG node's job and, unless it is a lane's, those of its trial."""
         reply = self.settle(slug, node)
         if reply and reply.exit_code == EXITS["stop"]:
             return reply
@@ -76,10 +65,10 @@ class TrialScripts:
         chosen = self.choose(slug, node)
         if isinstance(chosen, Reply):
             return chosen
-        avoid = machines_to_avoid(self._study, self._studies.get_study(slug).failures(chosen.name))
-        self._studies.files(slug, chosen.name, chosen.answer, avoid=avoid).write()
-        what = f"trial {chosen.answer.number}: {chosen.answer.params}"
-        return Reply(EXITS["done"], f"{chosen.name}: {what}")
+        name, answer = chosen
+        avoid = machines_to_avoid(self._study, self._studies.get_study(slug).failures(name))
+        self._studies.files(slug, name, answer, avoid=avoid).write()
+        return Reply(EXITS["done"], f"{name}: trial {answer.number}: {answer.params}")
 
     def _ask_lane(self, slug: str, node: str) -> Reply:
         study = self._studies.get_study(slug)
@@ -93,10 +82,10 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
     def _under_way(self, slug: str, node: str, ended: str | None = None) -> str | None:
-        """Return a DAG node's unfinished trial that needs another attempt; None if there is none.
+        """Return a DAG node's unfinished trial, except `ended`, that needs another attempt.
 
-        If the unfinished trial has a stop order, or if no attempt may start any more, record the
-        trial's end and return None. The trial `ended` is ignored.
+        If it has a stop order, or no attempt may start any more, record its end. Return None if
+        there is no such trial.
         """
         name = self.find_unfinished(slug, node, ended)
         if name is None or self._is_recorded(slug, name):
@@ -122,10 +111,12 @@ class TrialScripts:
             return self._studies.stop(slug, refused.reason)
         return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
 
-    def choose(self, slug: str, node: str, *, ended: str | None = None) -> AssignedTrial | Reply:
+    def choose(
+        self, slug: str, node: str, *, ended: str | None = None
+    ) -> tuple[str, Assignment] | Reply:
         """Return the next trial of a DAG node's job, or a reply that says why there is none.
 
-        The trial `ended` is ignored: it has ended, but its result is not recorded yet.
+        `ended` is a trial that has ended, but whose result is not recorded yet: it is ignored.
         """
         study = self._studies.get_study(slug)
         name = self._under_way(slug, node, ended) or self._next(slug, node)
@@ -136,7 +127,7 @@ class TrialScripts:
             return self._reply_to_refusal(slug, node, answer)
         if not study.stopped():
             self._studies.clear_stop(slug)
-        return AssignedTrial(name, answer)
+        return name, answer
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
         """Record how an ended job's trial ended. The reply says whether another job follows."""
@@ -146,7 +137,7 @@ class TrialScripts:
         )
         if name is None and not has_asked:
             chosen = self.choose(slug, node)  # the trial for which the error counts
-            name = chosen.name if isinstance(chosen, AssignedTrial) else None
+            name = None if isinstance(chosen, Reply) else chosen[0]
         if name is None:
             return self._reply_after_trial(slug, node)
         place = self._folder.region(slug).trial(name)
@@ -171,11 +162,7 @@ class TrialScripts:
         return self._reply_after_trial(slug, node) if is_done and place.is_shared else reply
 
     def settle(self, slug: str, node: str) -> Reply | None:
-        """Record the result of a DAG node's unfinished trial, if it has arrived; return the reply.
-
-        Return None if there is no such result. There is one if it arrived while no service was
-        running, and the agent was lost before the service started again.
-        """
+        """Record the result of an unfinished trial, if it came while no service was running."""
         if (name := self.find_unfinished(slug, node)) is None:
             return None
         place = self._folder.region(slug).trial(name)
@@ -189,11 +176,8 @@ class TrialScripts:
 
         `code` is the exit code of the attempt or its job. `job` is the HTCondor job's id, such as
         12.0; "" if there was no job. Only one failure of a trial is counted for each job. `job_end`
-        is what DAGMan reported about the job; None if it has not reported.
-
-        Returns:
-            A reply: "done" if the trial is recorded, "retry" if another attempt follows, "stop" if
-            the region ends.
+        is what DAGMan reported about the job, if it has. The reply is "done" if the trial is
+        recorded, "retry" if another attempt follows, "stop" if the region ends.
         """
         study, place = self._studies.get_study(slug), self._folder.region(slug).trial(name)
         outcome: Outcome
@@ -272,8 +256,7 @@ class TrialScripts:
     def _abandon_reason(self, slug: str, outcome: Failed) -> str | None:
         """Return why no further trial of a region can succeed; None if one still can.
 
-        If the trainer can't be started, only this region's trials are examined, otherwise the
-        trials of all regions.
+        Trials of all regions count, but only the region's own if the trainer can't be started.
         """
         own = self._studies.get_study(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):

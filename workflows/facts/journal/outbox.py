@@ -152,9 +152,9 @@ class Outbox:
                 [(event,) for event in events],
             )
 
-    def settled_events(self) -> list[str]:
-        """Return the ids of the events whose deliveries were all sent or abandoned."""
-        query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state = 'waiting') = 0"
+    def sent_events(self) -> list[str]:
+        """Return the ids of the events whose deliveries were all sent."""
+        query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state != 'sent') = 0"
         with self._open() as connection:
             return [row["event"] for row in connection.execute(query)]
 

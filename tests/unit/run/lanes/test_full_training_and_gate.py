@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import MakeRun
 from tests.unit.run.lanes.conftest import BAD, GOOD, Job
 from trialfleet import untrusted_files
+from trialfleet.nodes.job.pack_and_unpack import UnsendableError
 from trialfleet.workflows.control.scripts.publish_program import publish_region
 from trialfleet.workflows.facts.models.folders import region_models_folder
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
@@ -98,6 +99,19 @@ def test_a_separate_job_measures_models_too_large_for_a_lanes_job(
     gated: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trialfleet.workflows.control.scripts.gate_job._MOST_IN_LANE", 2)
+    gated.train_all()
+    assert gated.tell("best", 0.3)["do"] == "leave"
+    assert not gated.folder.region("A").verdict.exists()
+    assert gated.call_gate() == EXITS["done"]
+
+
+def test_a_separate_job_measures_a_model_that_cant_be_sent_to_a_lanes_job(
+    gated: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: object) -> None:
+        raise UnsendableError("model/weights can't be sent: it became shorter while it was read")
+
+    monkeypatch.setattr("trialfleet.workflows.control.scripts.gate_job.pack", cut)
     gated.train_all()
     assert gated.tell("best", 0.3)["do"] == "leave"
     assert not gated.folder.region("A").verdict.exists()

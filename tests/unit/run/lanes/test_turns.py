@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ import pytest
 
 from tests.conftest import MakeRun
 from tests.unit.run.lanes.conftest import BAD, Job
-from trialfleet import nodes, untrusted_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles
 from trialfleet.workflows.facts.jobs.execution_notes import noted_parts
 from trialfleet.workflows.facts.jobs.trial_parts import read_parts
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
-from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -282,24 +280,4 @@ def test_a_lanes_job_leaves_if_the_data_of_the_full_training_are_missing(
     job.submit()
     data.unlink()
     assert job.tell("A.l1.t01")["do"] == "leave"
-    assert job.states == {"A.l1.t01": "complete"}
-
-
-def test_a_run_of_an_earlier_release_continues_with_a_job_for_each_trial(
-    make_run: MakeRun,
-) -> None:
-    run = make_run(budget={"trials": 3, "lanes": 1, "trials_per_job": 1})
-    folder = RunFolder(run.folder)
-    folder.agent.unlink()
-    (folder.code / nodes.AGENT).unlink()
-    text = folder.study.read_text()
-    assert "trials_per_job: 1" in text
-    folder.study.write_text(re.sub(r".*(trials_per_job|job_minutes):.*\n", "", text))
-    job = Job(run, "A.l1.t01")
-    assert os.access(folder.agent, os.X_OK)
-    assert job.submit().exit_code == EXITS["done"]
-    assert job.order["name"] == "A.l1.t01"
-    result = {"status": "complete", "metrics": {"loss": 0.5}}
-    job.place().result.write_text(json.dumps(result))  # as HTCondor did then
-    assert job.post().exit_code == EXITS["done"]
     assert job.states == {"A.l1.t01": "complete"}
