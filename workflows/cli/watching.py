@@ -63,7 +63,7 @@ def show_end(run: Run, ended: RunStatus) -> NoReturn:
         show(run_view(ended))
     else:
         for region in ended.regions:
-            for words in filter(None, (region.not_latest or region.gate, region.drift)):
+            if words := region.not_latest or region.gate:
                 say(f"{region.name}: {words}")
         for line, _ in money_lines(ended):
             say(line)

@@ -48,7 +48,7 @@ def test_the_best_trial_is_compared_with_the_default_settings_trial(tuned: Repor
 
 def test_trials_are_counted_by_state_and_their_time_is_summed(tuned: Report) -> None:
     region = tuned.regions[0]
-    assert (region.complete, region.failed, region.running) == (27, 3, 0)
+    assert (region.done, region.failed, region.running) == (27, 3, 0)
     assert (tuned.complete, tuned.failed, tuned.budget_trials) == (38, 4, 42)
     assert region.compute_seconds == 75.0
     assert region.wall_seconds == 39.0
@@ -250,7 +250,7 @@ RUNNING = trial(DEFAULTS, None, state=TrialState.RUNNING)
 @pytest.mark.parametrize("stage", state_words.Stage)
 def test_a_region_has_the_status_that_all_views_have(stage: state_words.Stage) -> None:
     report = report_of(region_facts("A", [trial(DEFAULTS, 0.5)], stage=stage))
-    assert only(report).status == stage
+    assert only(report).stage == stage
     assert f">{stage}<" in text_of(report)
 
 
@@ -261,14 +261,14 @@ def test_a_trial_that_is_not_finished_has_the_state_that_all_views_have(state: s
     region = only(report_of(source))
     assert [item.state for item in region.trials] == ["complete", state]
     assert region.running == (state == "running")
-    assert (region.complete, region.finished) == (1, 1)
+    assert (region.done, region.finished) == (1, 1)
 
 
 def test_json_is_plain_complete_and_has_the_documented_keys(tuned: Report) -> None:
     text = tuned.to_json()
     value = json.loads(text)
     assert list(value)[:4] == ["schema", "study", "run", "metric"]
-    assert value["schema"] == 2
+    assert value["schema"] == 3
     assert value["finished"] == "2026-11-20T03:01:00+00:00"
     region = value["regions"][0]
     assert set(region) == {field.name for field in dataclasses.fields(RegionReport)}

@@ -123,7 +123,6 @@ def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStat
     reason = spending.out_of_money_reason(folder)
     lines = [f"Trials ended early: {reason}."] if reason else []
     lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
-    lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
     absent, trouble = left_out_or_why(folder.root, day.date) if day else ([], None)
     lines += [
         f"{one.region} is not in this run, because its day failed: {one.why}." for one in absent

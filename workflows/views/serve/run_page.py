@@ -14,6 +14,7 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.facts.models.listing import ModelState, was_rolled_back
+from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, usd
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
@@ -208,13 +209,9 @@ def age_text(champion: Champion, now: datetime) -> str:
 
 
 def _concern_reason(region: RegionStatus) -> str:
-    cause = region.cause
-    attempts = (
-        f"{cause.attempts} of {cause.of} failed attempts: {cause.error}"
-        if cause and not region.done
-        else ""
-    )
-    return region.reason or region.drift or region.not_latest or attempts
+    attempts = str(region.cause).partition(SEE)[0] if region.cause and not region.done else ""
+    known = (region.reason, region.model_note, *region.warnings, attempts)
+    return next(filter(None, known), "")
 
 
 def counts(made: list[Tile]) -> list[tuple[str, int]]:
@@ -248,10 +245,10 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
             Concern(
                 what=region.name,
                 region=region.slug,
-                why=region.reason or str(region.cause or "") or region.stage.value,
+                why=region.failure or region.stage.value,
             ),
             region.slug,
-            (region.stage, region.reason, str(region.cause)),
+            (region.stage, region.failure),
         )
         for region in status.regions
         if region.stage in {Stage.FAILED, Stage.HELD, Stage.LOST}

@@ -107,10 +107,7 @@ def _region_notes(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f": {region.cause}", "yellow"
     if region.spent and region.spent not in (region.reason or ""):
         yield f": no more trials: {region.spent}", "default"
-    gate = region.gate if region.gate and region.gate.is_worse else None
-    not_latest = shorten_promote(region.not_latest) if region.not_latest else gate
-    known = (not_latest, region.drift, region.holdout, region.changed, region.checks)
-    for words in filter(None, known):
+    for words in filter(None, (shorten_promote(region.model_note), *region.warnings)):
         yield f": {words}", "yellow"
 
 
@@ -270,9 +267,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
 
 
 def _failure_reason(region: RegionStatus) -> str:
-    if region.stage is not Stage.FAILED:
-        return ""
-    return region.cause.short_text if region.cause else in_short(region.reason or "")
+    return region.short_failure if region.stage is Stage.FAILED else ""
 
 
 def value_text(value: float | None, decimals: int | None) -> str:
