@@ -601,4 +601,5 @@ def test_a_refused_package_is_a_fault_of_the_output() -> None:
 
 @pytest.mark.parametrize("warning", ["drift", "holdout", "changed", "checks"])
 def test_each_warning_of_a_region_is_a_note(warning: str) -> None:
-    assert region(**{warning: "look here"}).notes == ("look here",)
+    changes: dict[str, Any] = {warning: "look here"}
+    assert region(**changes).notes == ("look here",)

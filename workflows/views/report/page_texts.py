@@ -309,11 +309,6 @@ def timeline_note(timeline: Timeline) -> str:
     if timeline.lost:
         lost = f.count_text(timeline.lost, "execution")
         caption += f" {lost} failed or were interrupted; they have a dashed edge."
-    if timeline.undrawn:
-        caption += (
-            f" Some jobs show only their last attempt, without "
-            f"{f.count_text(timeline.undrawn, 'earlier attempt')}."
-        )
     if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
         return caption
     paused = f.duration(timeline.paused_seconds)

@@ -44,7 +44,6 @@ class RegionFacts:
 
     Attributes:
         final_job: HTCondor's data on the full training's job, or None before its start.
-        gate_job: HTCondor's data on the gate's job, or None before its start.
         span: when the optimiser chose the first trial, and when the last result was recorded, or
             None before the first result.
         defaults: the default settings, without constants and inactive parameters. A parameter is
@@ -66,7 +65,7 @@ class RegionFacts:
     final: Mapping[str, float] | None = None
     final_job: Job | None = None
     final_stays: Sequence[PricedExecution] = ()
-    gate_job: Job | None = None
+    gate_stays: Sequence[PricedExecution] = ()
     between_usd: float | None = None
     current: Path | None = None
     previous: Path | None = None
@@ -143,7 +142,6 @@ def _region(
         **vars(clean(status)),
         study_name=clean(region.study_name),
         final_job=clean(region.final_job),
-        gate_job=clean(region.gate_job),
         between_usd=region.between_usd,
         objective=objective,
         report=report,
@@ -164,6 +162,7 @@ def _region(
         taught=dict(region.taught),
         trials=trials,
         final_stays=tuple(region.final_stays),
+        gate_stays=tuple(region.gate_stays),
     )
 
 

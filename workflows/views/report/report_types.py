@@ -136,8 +136,8 @@ class RegionReport(RegionStatus):
             model was not published.
         next_command: the command for `next_step`, or None.
         final: the metrics of the full training, or None before publication.
-        final_stays: the executions of the full training's job, oldest first, or empty if they are
-            unknown.
+        final_stays: the executions of the full training's job, oldest first.
+        gate_stays: likewise, those of the gate's job.
         baseline_trial: the number of the trial with the default settings.
         compute_seconds: the total time for which trials and the full training used slots.
         wall_seconds: the time from the first trial's start to the last trial's end, without pauses.
@@ -150,7 +150,6 @@ class RegionReport(RegionStatus):
 
     study_name: str
     final_job: Job | None
-    gate_job: Job | None
     between_usd: float | None
     objective: Comparison
     report: Comparison
@@ -170,6 +169,7 @@ class RegionReport(RegionStatus):
     taught: Mapping[str, float]
     trials: tuple[Trial, ...]
     final_stays: tuple[PricedExecution, ...]
+    gate_stays: tuple[PricedExecution, ...]
 
     @property
     def final_metric(self) -> float | None:
