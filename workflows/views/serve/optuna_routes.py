@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trialfleet.errors import InputError
+from trialfleet.untrusted_files import file_stamp
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.study.frozen import load_frozen
@@ -125,18 +126,12 @@ class StudyCopy:
             if self._source is None or time.monotonic() - self._looked < REFRESH_SECONDS:
                 return
             self._looked = time.monotonic()
-            now = _stamp(self._source)
-            if not now or now == self._seen:
+            log = self._source.with_name(f"{self._source.name}-wal")
+            now = [file_stamp(self._source), file_stamp(log)]
+            if not self._source.exists() or now == self._seen:
                 return
             copy_sqlite(self._source, self.path)
             self._seen = now
-
-
-def _stamp(path: Path) -> list[tuple[int, int]]:
-    """Return a value that changes when a SQLite file or its write-ahead log is written."""
-    files = (path, path.with_name(path.name + "-wal"))
-    stats = [file.stat() for file in files if file.exists()]
-    return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
 
 
 def copy_study(run: RunFolder, path: Path) -> StudyCopy:

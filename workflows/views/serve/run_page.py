@@ -259,7 +259,7 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
             Concern(
                 what=held.node,
                 region=_node_region(snapshot, held.node),
-                why=f"job {held.job} is on hold: {held.reason}",
+                why=str(held),
             ),
             held.job,
             held.reason,

@@ -87,7 +87,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
         for (text, color), names in _group_notes(status).items()
         if not said or _omit_known_cause(text, status, said)
     ]
-    parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
+    parts += [Text(str(held), "yellow") for held in status.held]
     parts += [Text(trouble, "yellow") for trouble in status.troubles]
     parts += [Text(_repair_line(repair), "dim") for repair in status.repairs[-_SHOWN_REPAIRS:]]
     steps = next_steps(status) if status.state.can_resume else []
@@ -352,7 +352,7 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
     for region in status.regions:
         yield region.slug, _region_line(region, status.metric)
     for held in status.held:
-        yield held.job, f"held: {held.node} (job {held.job}): {held.reason}"
+        yield held.job, str(held)
 
 
 def _shorten_line(line: str) -> str:
