@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from trialfleet.infra.fleet.commands.status import NodeStatus
 
 Htcondor = Literal["answers", "pool-down", "schedd-down"]
-STALE = timedelta(minutes=5)  # a running autoscaler reports at least this often
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,6 @@ class Scaling:
         """The number of nodes that were started, but haven't joined the pool yet."""
         step = (self.report or {}).get("step") or {}
         return int((step.get("nodes") or {}).get("coming", 0))
-
-    def silence_start(self, now: datetime) -> datetime | None:
-        """Return the time of the last report if it is older than `STALE`, otherwise None."""
-        try:
-            at = datetime.fromisoformat(str((self.report or {})["at"]))
-        except (KeyError, ValueError):
-            return None
-        return at if now - at > STALE else None
 
 
 @dataclass(frozen=True, kw_only=True)
