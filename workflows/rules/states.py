@@ -42,8 +42,8 @@ class Stage(StrEnum):
     GATING = "gating"  # its new model and the current one are measured on the same rows
     PUBLISHING = "publishing"
     PUBLISHED = "published"  # its model is in the publish folder
-    # likewise, but the model isn't current: the gate kept the current one, a later run's model is
-    # current, or a person must approve it first
+    # likewise, but the model isn't current: the gate kept the current one, a later run's model was
+    # current, a person must approve it first, or a person made another model current
     KEPT = "kept"
     TUNED = "tuned"  # its trials are done, and the study publishes nothing
     HELD = "held"

@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from urllib.parse import quote
 
 from trialfleet import untrusted_files
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Outcome
-from trialfleet.workflows.facts.models.listing import ModelState, was_rolled_back
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, usd
 from trialfleet.workflows.rules.states import RunState, Stage
@@ -40,7 +38,6 @@ class Tile:
     """A region's tile on the run's page.
 
     Attributes:
-        stage: the region's state, or `rolled back` if the run's model was rolled back.
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
         shares: three percentages of the region's maximum number of trials: completed or stopped
@@ -165,28 +162,17 @@ def build_tile(snapshot: Snapshot, region: RegionStatus) -> Tile:
     under_way += [f"{region.all_failed} failed"] if region.all_failed else []
     under_way += [f"{region.stopped_early} stopped early"] if region.stopped_early else []
     parts = (region.done + region.stopped_early, region.all_failed + region.pruned, region.running)
-    current = _current_instead(snapshot, region)
     return Tile(
         name=region.name,
         slug=region.slug,
-        stage=ModelState.ROLLED_BACK.value if current else region.stage.value,
-        tone="idle" if current else _TONES.get(region.stage, "idle"),
+        stage=region.stage.value,
+        tone=_TONES.get(region.stage, "idle"),
         gain=read_gain(snapshot, region),
         age=_model_age(snapshot, region),
         trials=" · ".join([f"{region.finished} of {region.budget}", *under_way]),
         shares=tuple(round(100 * part / region.budget, 1) for part in parts),
-        why=f"{current}'s model is current"
-        if current
-        else shorten(_concern_reason(region), _REASON),
+        why=shorten(_concern_reason(region), _REASON),
     )
-
-
-def _current_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
-    """Return the run of the current model if this run's model was rolled back, otherwise None."""
-    champion = snapshot.champions.get(region.slug)
-    if region.published is None or (champion and champion.run == snapshot.run.status.run):
-        return None
-    return was_rolled_back(Path(region.published))
 
 
 def _model_age(snapshot: Snapshot, region: RegionStatus) -> str:
