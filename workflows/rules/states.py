@@ -22,6 +22,11 @@ class RunState(StrEnum):
     UNKNOWN = "unknown"  # HTCondor is out of reach and no end was recorded
 
     @property
+    def has_jobs(self) -> bool:
+        """True if jobs of the run may be running, so that their executions go on."""
+        return self in {RunState.RUNNING, RunState.HELD}
+
+    @property
     def can_resume(self) -> bool:
         """True if `trialfleet resume` would continue the run."""
         return self in {RunState.FAILED, RunState.STOPPED, RunState.LOST}

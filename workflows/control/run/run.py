@@ -308,9 +308,11 @@ class Run:
         chosen = [each for each in build_graph(study).regions if region in {None, each.name}]
         stored = {each.name: self._reader.trials(each.name) for each in chosen}
         unfinished: Mapping[str, Mapping[str, TrialState]] = {}
+        now = None
         if not all(trial.state.is_finished() for trials in stored.values() for trial in trials):
-            unfinished = self._reader.snapshot().unfinished
-        now = time.time() if unfinished else None
+            snapshot = self._reader.snapshot()
+            unfinished = snapshot.unfinished
+            now = time.time() if snapshot.status.state.has_jobs else None
         found = (
             build_trials(
                 each.name,

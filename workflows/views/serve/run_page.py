@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, usd
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.day_outcomes import left_out_or_why
+from trialfleet.workflows.status.day_outcomes import absence_text, left_out_or_why
 from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.serve.current_models import Champion
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
@@ -114,10 +114,8 @@ def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
     If the outcomes are unknown, the second value says why. Only a daily run has outcomes.
     """
     day, place = snapshot.frozen.day, snapshot.folder.root
-    if day is None:
-        return [], None
     journal = untrusted_files.file_stamp(DailyFolder(place.parent).journal)
-    return snapshot.kept.get("not in run", journal, lambda: left_out_or_why(place, day.date))
+    return snapshot.kept.get("not in run", journal, lambda: left_out_or_why(place, day))
 
 
 def _money(snapshot: Snapshot) -> tuple[str, str, str]:
@@ -216,7 +214,7 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
     if status.money and (status.money.trouble or status.money.ended):
         found.append(Concern(why=status.money.ended or status.money.trouble or ""))
     absent, unknown = _not_in_run(snapshot)
-    found += [Concern(what=one.region, why=one.why) for one in absent]
+    found += [Concern(why=absence_text(one)) for one in absent]
     found += [Concern(why=unknown)] if unknown else []
     found += [Concern(why=trouble) for trouble in status.run_troubles]
     if status.work.is_much_lost:

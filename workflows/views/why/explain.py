@@ -83,7 +83,7 @@ def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGrap
 def _explain_run(reader: RunFactsReader) -> Answer:
     """Return the answer about a fault that blocks the run; without a fault, about its regions."""
     run, day, folder = reader.run(), reader.frozen.day, reader.files.root
-    absent, trouble = left_out_or_why(folder, day.date) if day else ([], None)
+    absent, trouble = left_out_or_why(folder, day)
     troubles = [trouble] if trouble else []
     if run.state not in {RunState.DONE, RunState.FAILED} and (
         answer := explain_blocked(run, run.snapshot.faults)
