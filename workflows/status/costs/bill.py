@@ -53,7 +53,7 @@ class BilledRun:
 
     @property
     def fleet(self) -> Fleet | None:
-        """The study's fleet, or None."""
+        """The study's fleet."""
         return self.frozen.study.fleet
 
 
