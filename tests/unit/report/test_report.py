@@ -22,6 +22,7 @@ from tests.unit.report.report_studies import (
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.facts.jobs.job_log import Job
 from trialfleet.workflows.rules import states as state_words
+from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.page_tables import region_columns, region_rows
 from trialfleet.workflows.views.report.page_texts import header
@@ -357,3 +358,10 @@ def test_a_trials_reports_are_its_learning_curve() -> None:
     reported = trial(DEFAULTS, 0.5, reports={3: 0.5, 1: 0.25, 2: float("nan")})
     region = only(report_of(region_facts("A", [reported])))
     assert region.trials[0].curve == ((1, 0.25), (3, 0.5))
+
+
+def test_json_has_no_number_that_is_not_finite() -> None:
+    running = RunningTrial(node="A.l1.t02", slot=None, started=None, step=1, value=math.nan)
+    source = region_facts("A", [trial(DEFAULTS, 0.5)], best=math.inf, running_trials=(running,))
+    region = json.loads(report_of(source).to_json())["regions"][0]
+    assert (region["best"], region["running_trials"]) == (0.5, [])

@@ -139,7 +139,7 @@ def _region(
             status.name, region.data, Path(status.published), region.current, region.previous
         )
     return RegionReport(
-        **vars(clean(status)),
+        **vars(clean(status)) | {"best": best and best.value, "running_trials": ()},
         study_name=clean(region.study_name),
         final_job=clean(region.final_job),
         between_usd=region.between_usd,
@@ -161,8 +161,8 @@ def _region(
         failures=group_failures(trials),
         taught=dict(region.taught),
         trials=trials,
-        final_stays=tuple(region.final_stays),
-        gate_stays=tuple(region.gate_stays),
+        final_stays=tuple(clean(region.final_stays)),
+        gate_stays=tuple(clean(region.gate_stays)),
     )
 
 
