@@ -125,9 +125,9 @@ class StudyCopy:
             if self._source is None or time.monotonic() - self._looked < REFRESH_SECONDS:
                 return
             self._looked = time.monotonic()
-            log = self._source.with_name(f"{self._source.name}-wal")
-            now = [file_stamp(self._source), file_stamp(log)]
-            if not self._source.exists() or now == self._seen:
+            source = self._source.resolve()
+            now = [file_stamp(source), file_stamp(source.with_name(f"{source.name}-wal"))]
+            if not source.exists() or now == self._seen:
                 return
             copy_sqlite(self._source, self.path)
             self._seen = now
