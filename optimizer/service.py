@@ -29,6 +29,7 @@ from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import OptimizerError, TrialfleetError
 from trialfleet.optimizer.service_client import EXIT_NO_SERVICE, LOCK, SOCKET, open_lock
 from trialfleet.restart_after_update import Updates
+from trialfleet.wall_clock import log_in_utc
 
 LARGEST_HEAD = 7  # digits of a request's length
 LARGEST_REQUEST = 1 << 20  # bytes
@@ -101,11 +102,7 @@ def serve(
         SystemExit: with exit code 75 (try again later), if `make_handler` raised an OptimizerError;
             with exit code 0, if a signal arrived before the service listened.
     """
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(process)d %(levelname)s %(message)s",
-    )
+    log_in_utc("%(process)d %(levelname)s %(message)s")
     # more threads do not help the sampler; set before numpy and torch load
     for name in SINGLE_THREADED:
         os.environ.setdefault(name, "1")

@@ -166,8 +166,8 @@ def is_own(trial: FrozenTrial | StoredTrial) -> bool:
     """
     attributes = trial.user_attrs
     is_closed = trial.state == TrialState.PRUNED
-    return "node" in attributes and not (
-        is_closed and not any(attributes.get(key) for key in ("error", STOPPED))
+    return "node" in attributes and (
+        not is_closed or not attributes.keys().isdisjoint(("error", STOPPED))
     )
 
 

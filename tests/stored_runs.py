@@ -102,13 +102,15 @@ def stored_trial(
     if state is None:
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
     params = {"x": 0.5}
-    job = {
+    job: dict[str, Any] = {
         "started": start.timestamp(),
         "ended": start.timestamp() + 0.9 * SECONDS,
         "wall_seconds": 0.9 * SECONDS,
         "machine": machine,
         "slot": f"slot1_1@{machine}",
     }
+    stay = {"machine": machine, "instance": None, "began": job["started"], "ended": job["ended"]}
+    job["stays"] = [stay | {"end": "failed" if value is None else "done", "usd": None}]
     attributes: dict[str, Any] = {"job": job} if state.is_finished() else {}
     if state is TrialState.FAIL:
         failure = {"time": f"{start.isoformat()}+00:00", "error": "exit code 64: can't be trained"}

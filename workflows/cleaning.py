@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
 from typing import Any, TypeGuard
 
 from trialfleet.objective import is_number
@@ -23,7 +24,7 @@ def clean(value: Any) -> Any:
 
     Terminal sequences, such as colours, are removed. Control characters are replaced, and so are
     surrogates, because a UTF-8 file can't store them. Mappings become dicts, and tuples become
-    lists.
+    lists, except in a dataclass.
     """
     if isinstance(value, str):
         if value.isprintable():
@@ -40,6 +41,12 @@ def clean(value: Any) -> Any:
         }
     if isinstance(value, list | tuple):
         return [clean(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {
+            name: tuple(map(clean, item)) if isinstance(item, tuple) else clean(item)
+            for name, item in vars(value).items()
+        }
+        return replace(value, **own)
     return value
 
 

@@ -7,6 +7,8 @@ renew their time stamps. If the clock is set back in this time, neither jump has
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -18,6 +20,15 @@ SETTLED_SECONDS = 120.0  # until HTCondor's collector has dropped all earlier ad
 def real_time() -> datetime:
     """Return the time in UTC."""
     return datetime.now(timezone.utc)  # noqa: UP017  a node may have Python 3.10
+
+
+def log_in_utc(form: str) -> None:
+    """Log to standard error, with times in UTC. `form` is a message's format without its time."""
+    logging.Formatter.converter = time.gmtime
+    form = f"%(asctime)s.%(msecs)03dZ {form}"
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S"
+    )
 
 
 class WallClock:

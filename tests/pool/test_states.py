@@ -151,7 +151,7 @@ def test_views_of_a_run_without_publishing_agree(make_run: MakeRun, work: Path) 
     assert not (work / "models").exists()
     for region in regions:
         assert not (run.folder / "regions" / region / "best" / "log").exists()
-    assert write_report(RunFolder(run.folder), None).regions[0].status == "tuned"
+    assert write_report(RunFolder(run.folder), None).regions[0].stage == "tuned"
     done = CliRunner().invoke(main, ["resume", str(run.folder)])
     assert "is done: there is nothing to resume" in done.output
 

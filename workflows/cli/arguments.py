@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from trialfleet.errors import TrialfleetError
+from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.workflows.views.output import say
 
 if TYPE_CHECKING:
@@ -172,6 +173,13 @@ models_of_runs = click.argument(
 def model_argument(name: str, **more: Any) -> Callable[[Command], Command]:
     """Return a click argument for the name of a region that has a published model."""
     return click.argument(name, shell_complete=_make_completer(_models), **more)
+
+
+def confirm(question: str, refusal: str) -> None:
+    """Ask a question; exit with 1 if the answer is no. InputError `refusal` without a terminal."""
+    if not sys.stdin.isatty():
+        raise InputError(refusal)
+    click.confirm(question, abort=True)
 
 
 anyway_option = click.option(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from trialfleet.errors import FleetError, InputError
-from trialfleet.workflows.cli.arguments import Integer
+from trialfleet.workflows.cli.arguments import Integer, confirm
 from trialfleet.workflows.views.output import console, json_option, print_json, say, show
 
 if TYPE_CHECKING:
@@ -309,16 +309,12 @@ def _confirm_with_runs(name: str, yes: bool) -> None:
         return
     say(f"in progress on the fleet {name}: {', '.join(runs)}")
     say("their trials save checkpoints and wait until `trialfleet fleet up`")
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InputError(
+    if not yes:
+        confirm(
+            "take the fleet down?",
             "a run is in progress, so the fleet was not taken down; stop the run with `trialfleet "
-            f"stop {runs[0]}`, or take the fleet down anyway with `trialfleet fleet down --yes`"
+            f"stop {runs[0]}`, or take the fleet down anyway with `trialfleet fleet down --yes`",
         )
-    if not click.confirm("take the fleet down?"):
-        say("the fleet was not taken down")
-        sys.exit(1)
 
 
 @fleet.command("reap")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted
+from trialfleet.workflows.cli.arguments import confirm
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
@@ -84,16 +84,12 @@ def _confirm_with_runs(named: Pool, yes: bool) -> None:
     for run in runs:
         say(f"  {shell_quoted(run)}")
     say(f"their trials stop now and continue after the next `{named.command('up')}`")
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InputError(
-            f"a run is in progress, so the pool was not stopped; stop the run with `trialfleet stop"
-            f" RUN`, or stop the pool anyway with `{named.command('down')} --yes`"
+    if not yes:
+        confirm(
+            "stop the pool?",
+            "a run is in progress, so the pool was not stopped; stop the run with `trialfleet stop"
+            f" RUN`, or stop the pool anyway with `{named.command('down')} --yes`",
         )
-    if not click.confirm("stop the pool?"):
-        say("the pool was not stopped")
-        sys.exit(1)
 
 
 @pool.command("status")

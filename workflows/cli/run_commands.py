@@ -102,18 +102,11 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 
 def _left_out(folder: Path) -> list[str]:
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
+    from trialfleet.workflows.status.day_outcomes import absence_text, left_out_or_why
     from trialfleet.workflows.study.frozen import load_frozen
 
-    day = load_frozen(RunFolder(folder).study).day
-    if day is None:
-        return []
-    from trialfleet.workflows.status.day_outcomes import left_out_or_why
-
-    absent, trouble = left_out_or_why(folder, day.date)
-    lines = [
-        f"not in this run: {one.region}, which failed on {one.date}: {one.why}" for one in absent
-    ]
-    return [*lines, *([trouble] if trouble else [])]
+    absent, trouble = left_out_or_why(folder, load_frozen(RunFolder(folder).study).day)
+    return [*map(absence_text, absent), *([trouble] if trouble else [])]
 
 
 _run_option = click.option(

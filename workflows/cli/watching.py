@@ -63,7 +63,8 @@ def show_end(run: Run, ended: RunStatus) -> NoReturn:
         show(run_view(ended))
     else:
         for region in ended.regions:
-            for words in filter(None, (region.not_latest or region.gate, region.drift)):
+            warnings = () if run.report.exists() else region.warnings  # the report shows them
+            for words in filter(None, (region.not_latest or region.gate, *warnings)):
                 say(f"{region.name}: {words}")
         for line, _ in money_lines(ended):
             say(line)

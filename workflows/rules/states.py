@@ -22,6 +22,11 @@ class RunState(StrEnum):
     UNKNOWN = "unknown"  # HTCondor is out of reach and no end was recorded
 
     @property
+    def has_jobs(self) -> bool:
+        """True if jobs of the run may be running, so that their executions go on."""
+        return self in {RunState.RUNNING, RunState.HELD}
+
+    @property
     def can_resume(self) -> bool:
         """True if `trialfleet resume` would continue the run."""
         return self in {RunState.FAILED, RunState.STOPPED, RunState.LOST}
@@ -42,8 +47,8 @@ class Stage(StrEnum):
     GATING = "gating"  # its new model and the current one are measured on the same rows
     PUBLISHING = "publishing"
     PUBLISHED = "published"  # its model is in the publish folder
-    # likewise, but the model isn't current: the gate kept the current one, a later run's model is
-    # current, or a person must approve it first
+    # likewise, but the model isn't current: the gate kept the current one, a later run's model was
+    # current, a person must approve it first, or a person made another model current
     KEPT = "kept"
     TUNED = "tuned"  # its trials are done, and the study publishes nothing
     HELD = "held"

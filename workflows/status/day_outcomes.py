@@ -19,6 +19,7 @@ from trialfleet.workflows.facts.journal.journal import (
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_warnings
 from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.daily import RunsDay
 
 
 def outcomes_now(
@@ -72,12 +73,20 @@ def left_out(run: Path, day: date) -> list[Outcome]:
     ]
 
 
-def left_out_or_why(run: Path, day: date) -> tuple[list[Outcome], str | None]:
-    """Return the outcomes from `left_out`, or [] and the reason if the journal can't be read."""
+def left_out_or_why(run: Path, day: RunsDay | None) -> tuple[list[Outcome], str | None]:
+    """Return the outcomes from `left_out`, or [] and the reason if the journal can't be read.
+
+    `day` is None if the run is not of a day. Then there are none.
+    """
     try:
-        return left_out(run, day), None
+        return left_out(run, day.date) if day else [], None
     except TrialfleetError as error:
         return [], unknown_days_text(error)
+
+
+def absence_text(one: Outcome) -> str:
+    """Return the text that a region is not in its day's run, from its outcome."""
+    return f"{one.region} is not in this run, because its day failed: {one.why}"
 
 
 def unknown_days_text(error: TrialfleetError) -> str:

@@ -270,7 +270,12 @@ class StatusReader:
             )
             if is_running
             else None,
-            money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
+            money=read_spending(
+                self._folder,
+                self._frozen.run,
+                self._frozen.study.fleet,
+                is_under_way=state in UNDER_WAY,
+            ),
             again=self._frozen.rerun_command(
                 next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
             ),

@@ -8,7 +8,7 @@ from typing import Any
 from trialfleet.objective import Direction
 from trialfleet.workflows.facts.dagman.failing_scripts import FailingScript
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob
-from trialfleet.workflows.facts.runs.failed_attempts import Cause
+from trialfleet.workflows.facts.runs.failed_attempts import Cause, in_short
 from trialfleet.workflows.facts.runs.spending import Spending
 from trialfleet.workflows.rules.cost_sums import sum_known
 from trialfleet.workflows.rules.gate_decision import PassedModel
@@ -104,6 +104,26 @@ class RegionStatus:
     def all_failed(self) -> int:
         """The number of failed trials, including those counted in `cut_off`."""
         return self.failed + self.cut_off
+
+    @property
+    def failure(self) -> str:
+        """Why the region ended early or, if that is unknown, why attempts failed, or ""."""
+        return self.reason or str(self.cause or "")
+
+    @property
+    def short_failure(self) -> str:
+        """Why the region failed, short enough for a table."""
+        return self.cause.short_text if self.cause else in_short(self.reason or "")
+
+    @property
+    def model_note(self) -> str:
+        """Why its new model is not current, or that the gate let a worse model pass, or ""."""
+        return self.not_latest or (str(self.gate) if self.gate and self.gate.is_worse else "")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings about its models and data that all views show."""
+        return tuple(filter(None, (self.drift, self.holdout, self.changed, self.checks)))
 
 
 @dataclass(frozen=True, kw_only=True)

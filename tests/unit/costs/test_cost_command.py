@@ -27,7 +27,7 @@ from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.rules.cost_sums import CostSum
-from trialfleet.workflows.status.costs.run_costs import _slot_time
+from trialfleet.workflows.status.costs.run_costs import _unpriced_text
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.views.terminal.result_tables import costs_table
@@ -90,7 +90,7 @@ def test_cost_groups_runs_by_the_requested_keys() -> None:
 def test_notices_name_unknown_and_missing_costs(runs: Path) -> None:
     (notice,) = cost("s")["notices"]
     assert "the cost of 1.00 slot hours is unknown" in notice
-    assert _slot_time(0.002) == "0.12 slot minutes"
+    assert "the cost of 0.12 slot minutes is unknown" in _unpriced_text(0.002)
     (runs / "runs/t/r1/study.db").write_text("no database")
     notices = cost()["notices"]
     assert any("the cost of t/r1 is missing" in attributes for attributes in notices)

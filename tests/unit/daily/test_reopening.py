@@ -132,7 +132,7 @@ def test_status_of_a_days_run_names_a_region_without_data(stopped: RunFolder) ->
     publish(files, "A")
     files.dag_files.submit.touch()
     done = CliRunner().invoke(main, ["status", str(place)])
-    assert f"not in this run: J, which failed on {day}: {why_not}" in done.output
+    assert f"J is not in this run, because its day failed: {why_not}" in done.output
     first, second = CliRunner().invoke(main, ["why", "--run", str(place)]).output.splitlines()
     assert f"1 of 2 regions, for example J: its day {day} failed: {why_not}" in first
     assert f"--from {day} --to {day} --only missing" in second

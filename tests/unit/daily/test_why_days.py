@@ -54,6 +54,16 @@ def test_why_explains_a_region_by_the_newest_day_or_run_of_any_study(shared: Pat
     )
 
 
+def test_an_earlier_failure_does_not_count_while_a_region_is_tried_again(shared: Path) -> None:
+    work_on(shared, timedelta(minutes=1))
+    journal, now = Days(shared, say=lambda _: None).journal, datetime.now(UTC)
+    again = Attempt(
+        date=DAY, attempt=2, run=f"days-{DAY}", regions=("A",), started=now, deadline=None
+    )
+    journal.begin(again)
+    assert explain("A").why == "its day has started; its run is not planned yet"
+
+
 def test_why_prefers_a_newer_run_to_an_older_day(shared: Path) -> None:
     work_on(shared, timedelta(minutes=-1))
     answer = explain("A")

@@ -83,8 +83,8 @@ def test_each_view_shows_that_the_model_waits_for_approval(
         printed(run_view(status)).split()
     )
     assert status.to_json()["regions"][0]["awaits_approval"]
-    ((reason, _),) = attention(read_report(waiting.folder))
-    assert reason == f"its new model is not the current one: {waits}"
+    (trouble,) = attention(read_report(waiting.folder))
+    assert trouble.reason == waits
     assert [group.title for group in group_regions(read_report(waiting.folder))] == ["Not current"]
     answer = explain("A", str(waiting.run.folder))
     assert (answer.kind.value, answer.why) == ("awaits-approval", waits)

@@ -61,8 +61,8 @@ def test_each_view_says_that_a_worse_model_passed(champion: Day, make_day: MakeD
     assert f"A: {passed}" in " ".join(printed(run_view(status)).split())
     assert passed in explain("A", str(day.run.folder)).why
     report = read_report(day.folder)
-    assert attention(report)[0][0].startswith(passed)
-    assert passed in str(report.to_json())
+    assert attention(report)[0].reason.startswith(passed)
+    assert '"is_worse":true' in report.to_json()
 
 
 def test_models_shows_the_current_model_and_why_the_others_are_not_current(
@@ -98,11 +98,9 @@ def test_no_view_calls_a_rejected_model_published(champion: Day, make_day: MakeD
     report = read_report(day.folder)
     assert [group.title for group in group_regions(report)] == ["Not current"]
     assert header(report)[0] == ("Models published", "0", "of 1 region · 1 not current")
-    ((reason, _),) = attention(report)
-    assert reason.startswith(
-        f"its new model is not the current one: {KEPT_R1}: loss 0.5, champion 0.4"
-    )
-    assert "promote" not in reason
+    (trouble,) = attention(report)
+    assert trouble.reason.startswith(f"{KEPT_R1}: loss 0.5, champion 0.4")
+    assert "promote" not in trouble.reason
     assert "kept" in printed(summary_table(report))
     promote(day.models / "r2")
     assert day.region_status.stage == "published"  # a person decided otherwise

@@ -22,9 +22,8 @@ from trialfleet.workflows.control.models import latest as latest_module
 from trialfleet.workflows.control.models.latest import current_runs, promote, rollback
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.drift import drift
-from trialfleet.workflows.facts.models.folders import display_name
+from trialfleet.workflows.facts.models.folders import display_name, reason_kept_out
 from trialfleet.workflows.facts.models.history import changes
-from trialfleet.workflows.facts.models.listing import was_rolled_back
 from trialfleet.workflows.formatting import rough_duration
 
 
@@ -110,16 +109,22 @@ def test_a_folder_named_latest_is_refused_and_stays(models_folder: Path) -> None
     assert sorted(path.name for path in models_folder.iterdir() if path.name[0] == ".") == [".lock"]
 
 
-def test_a_rolled_back_model_is_known_with_the_run_that_replaced_it(
-    models_folder: Path,
+def test_a_replaced_model_is_known_with_the_run_that_replaced_it(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SUDO_USER", "anna")
+
+    def why(run: str) -> str | None:
+        return reason_kept_out({"path": str(models_folder / run)})
+
     promoted(models_folder, "r1", "r2")
-    assert was_rolled_back(models_folder / "r2") is None
+    assert why("r2") is None
     rollback(models_folder)
-    assert was_rolled_back(models_folder / "r2") == "r1"
-    assert was_rolled_back(models_folder / "r1") is None
+    assert why("r2") == "the model of r1 was made current: rollback by anna"
+    assert why("r1") is None
     promoted(models_folder, "r2")
-    assert was_rolled_back(models_folder / "r2") is None
+    assert why("r2") is None
+    assert why("r1") == "the model of r2 was made current: promote by anna"
 
 
 def test_models_shows_rolled_back_models_with_person_and_reason(
@@ -248,7 +253,6 @@ from pathlib import Path
 from tests.killed_child import status_of
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.control.models.latest import current_runs, rollback
-from trialfleet.workflows.facts.models.listing import was_rolled_back
 
 models_folder, times = Path(sys.argv[1]), int(sys.argv[2])
 link = models_folder / "latest"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -25,8 +26,10 @@ from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import (
+    STOPPED,
     StoredTrial,
     TrialState,
+    is_own,
     reader_of_file,
     reader_of_url,
 )
@@ -272,3 +275,16 @@ def loaded_by(words: list[str], here: Path) -> set[str]:
     loaded = set(done.stderr.rpartition("loaded:")[2].split())
     assert "trialfleet" in loaded
     return loaded
+
+
+@pytest.mark.parametrize(
+    ("notes", "own"), [({"error": ""}, True), ({STOPPED: {}}, True), ({}, False)]
+)
+def test_only_an_abandoned_trial_without_a_record_is_a_duplicate(
+    notes: dict[str, Any], own: bool
+) -> None:
+    trial = StoredTrial(
+        number=0, state=TrialState.PRUNED, value=None, datetime_start=None,
+        datetime_complete=None, user_attrs={"node": "A.l1.t01", **notes},
+    )  # fmt: skip
+    assert is_own(trial) is own

@@ -246,7 +246,7 @@ def test_all_views_of_a_run_show_its_check_warnings(warned: RegionFolder) -> Non
     assert f"north: {UNUSUAL}" in printed("status", str(run.folder))
     assert UNUSUAL in printed("why", "north", "--run", str(run.folder))
     report = read_report(RunFolder(run.folder))
-    assert [(why, len(rows)) for why, rows in attention(report)] == [(UNUSUAL, 1)]
+    assert [(one.reason, len(one.regions)) for one in attention(report)] == [(UNUSUAL, 1)]
 
 
 def test_the_page_of_a_region_shows_its_check_warnings(warned: RegionFolder, place: Path) -> None:

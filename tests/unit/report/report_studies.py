@@ -18,6 +18,8 @@ from trialfleet.objective import Direction, best
 from trialfleet.optimizer.parameters import CategoricalParameter, FloatParameter, IntParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
+from trialfleet.workflows.facts.jobs.executions import ExecutionEnd
+from trialfleet.workflows.facts.jobs.job_log import PricedExecution
 from trialfleet.workflows.rules import states
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.run_trials import Trial, build_trial
@@ -151,7 +153,7 @@ def region_facts(
 ) -> RegionFacts:
     """Return a region of which nothing is known but its name, its trials and `facts`."""
     made = tuple(
-        build_trial(name, each, unfinished or {}, (stays or {}).get(each.number, ()))
+        build_trial(name, each, unfinished or {}, (stays or {}).get(each.number) or stay_of(each))
         for each in trials
     )
     known = {field.name for field in fields(RegionFacts)}
@@ -165,6 +167,18 @@ def region_facts(
     }
     status = _status(name, [each.state for each in made], facts)
     return RegionFacts(status=status, trials=made, **(default | own))
+
+
+def stay_of(trial: StoredTrial) -> list[PricedExecution]:
+    """Return the only execution of a trial's job, if the job has run."""
+    job = trial.user_attrs.get("job") or {}
+    if "started" not in job:
+        return []
+    stay = PricedExecution(
+        machine=job["machine"], instance=None, began=job["started"],
+        ended=job["ended"], end=ExecutionEnd.DONE, usd=None,
+    )  # fmt: skip
+    return [stay]
 
 
 def _status(

@@ -22,6 +22,7 @@ from tests.unit.report.report_studies import (
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.facts.jobs.job_log import Job
 from trialfleet.workflows.rules import states as state_words
+from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.page_tables import region_columns, region_rows
 from trialfleet.workflows.views.report.page_texts import header
@@ -48,7 +49,7 @@ def test_the_best_trial_is_compared_with_the_default_settings_trial(tuned: Repor
 
 def test_trials_are_counted_by_state_and_their_time_is_summed(tuned: Report) -> None:
     region = tuned.regions[0]
-    assert (region.complete, region.failed, region.running) == (27, 3, 0)
+    assert (region.done, region.failed, region.running) == (27, 3, 0)
     assert (tuned.complete, tuned.failed, tuned.budget_trials) == (38, 4, 42)
     assert region.compute_seconds == 75.0
     assert region.wall_seconds == 39.0
@@ -250,7 +251,7 @@ RUNNING = trial(DEFAULTS, None, state=TrialState.RUNNING)
 @pytest.mark.parametrize("stage", state_words.Stage)
 def test_a_region_has_the_status_that_all_views_have(stage: state_words.Stage) -> None:
     report = report_of(region_facts("A", [trial(DEFAULTS, 0.5)], stage=stage))
-    assert only(report).status == stage
+    assert only(report).stage == stage
     assert f">{stage}<" in text_of(report)
 
 
@@ -261,14 +262,14 @@ def test_a_trial_that_is_not_finished_has_the_state_that_all_views_have(state: s
     region = only(report_of(source))
     assert [item.state for item in region.trials] == ["complete", state]
     assert region.running == (state == "running")
-    assert (region.complete, region.finished) == (1, 1)
+    assert (region.done, region.finished) == (1, 1)
 
 
 def test_json_is_plain_complete_and_has_the_documented_keys(tuned: Report) -> None:
     text = tuned.to_json()
     value = json.loads(text)
     assert list(value)[:4] == ["schema", "study", "run", "metric"]
-    assert value["schema"] == 2
+    assert value["schema"] == 3
     assert value["finished"] == "2026-11-20T03:01:00+00:00"
     region = value["regions"][0]
     assert set(region) == {field.name for field in dataclasses.fields(RegionReport)}
@@ -357,3 +358,10 @@ def test_a_trials_reports_are_its_learning_curve() -> None:
     reported = trial(DEFAULTS, 0.5, reports={3: 0.5, 1: 0.25, 2: float("nan")})
     region = only(report_of(region_facts("A", [reported])))
     assert region.trials[0].curve == ((1, 0.25), (3, 0.5))
+
+
+def test_json_has_no_number_that_is_not_finite() -> None:
+    running = RunningTrial(node="A.l1.t02", slot=None, started=None, step=1, value=math.nan)
+    source = region_facts("A", [trial(DEFAULTS, 0.5)], best=math.inf, running_trials=(running,))
+    region = json.loads(report_of(source).to_json())["regions"][0]
+    assert (region["best"], region["running_trials"]) == (0.5, [])

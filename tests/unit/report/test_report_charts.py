@@ -234,19 +234,6 @@ def test_short_concurrent_jobs_get_separate_rows() -> None:
     assert len(build_timeline(report_of(region_facts("A", trials))).rows) == 2
 
 
-def test_a_bar_is_the_last_attempt_and_a_running_one_lasts_until_the_report() -> None:
-    trials = ran([trial(DEFAULTS, 0.5), trial(DEFAULTS, None, state=TrialState.RUNNING, at=1)])
-    tried_twice, running = (each.user_attrs["job"] for each in trials)
-    tried_twice["last_wall_seconds"] = 20.0
-    running.update(ended=None, last_wall_seconds=None)
-    unfinished = {trials[1].user_attrs["node"]: states.TrialState.RUNNING}
-    report = report_of(region_facts("A", trials, unfinished=unfinished))
-    bars = {bar.trial: bar for bar in build_timeline(report).bars}
-    assert bars[0].start == tried_twice["started"] + 35
-    assert report.finished is not None
-    assert bars[1].end == report.finished.timestamp()
-
-
 def test_every_execution_is_drawn_and_those_that_were_lost_are_marked() -> None:
     trials = ran([trial(DEFAULTS, 0.5), trial(DEFAULTS, None, state=TrialState.RUNNING, at=1)])
     begin = trials[0].user_attrs["job"]["started"]

@@ -148,8 +148,9 @@ def test_a_failed_region_shows_its_complete_reason_its_log_and_the_next_step(
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder.parent.parent)  # where the run's own report is written
     report = report_of(failed, root=tmp_path / "runs" / "my run")
-    ((words, (region,)),) = attention(report)
-    assert words == f"failed: {reason}"
+    (trouble,) = attention(report)
+    (region,) = trouble.regions
+    assert trouble.reason == f"failed: {reason}"
     assert region_log(region) == str(log)
     assert region.why_command == f"trialfleet why A --run '{tmp_path}/runs/my run'"
     page = text_of(report)
@@ -157,15 +158,18 @@ def test_a_failed_region_shows_its_complete_reason_its_log_and_the_next_step(
     assert "next <code>trialfleet why A --run" in page
 
 
-def test_the_note_on_a_very_short_timeline_counts_attempts_and_omits_the_busy_share() -> None:
+def test_the_note_on_a_very_short_timeline_omits_the_busy_share() -> None:
     def notes(seconds: float) -> dict[str, Any]:
-        return {
-            "job": {"started": 1e9, "ended": 1e9 + seconds, "machine": "m"},
-            "attempts": 3,
-        }
+        return {"job": {"started": 1e9, "ended": 1e9 + seconds, "machine": "m"}}
 
     short = report_of(region_facts("A", [trial(DEFAULTS, None, error="x", **notes(0.2))]))
-    note = timeline_note(build_timeline(short))
-    assert note.endswith("Some jobs show only their last attempt, without 2 earlier attempts.")
+    assert "Busy" not in timeline_note(build_timeline(short))
     long = report_of(region_facts("A", [trial(DEFAULTS, 0.5, **notes(60.0))]))
     assert "Busy 100%" in timeline_note(build_timeline(long))
+
+
+def test_each_warning_of_a_region_needs_attention() -> None:
+    warned = region_facts(
+        "A", [trial(DEFAULTS, 0.5)], drift="d", holdout="h", changed="c", checks="k"
+    )
+    assert [one.reason for one in attention(report_of(warned))] == ["d", "h", "c", "k"]

@@ -18,6 +18,7 @@ from tests.unit.report.report_studies import (
 )
 from tests.unit.terminal import printed
 from trialfleet.optimizer.stored_trials import TrialState
+from trialfleet.workflows.facts.runs.failed_attempts import Cause
 from trialfleet.workflows.formatting import (
     column_decimals,
     duration,
@@ -220,10 +221,10 @@ def test_a_region_says_what_its_model_learned_from() -> None:
 
 
 def test_the_summary_shows_attempts_and_reason_of_a_failed_region(tuned: Report) -> None:
-    cause = "3 of 3 failed attempts: exit code 1: KeyError: 'prize'; see /runs/demo/err"
-    failed = replace(tuned.regions[0], status=Stage.FAILED, cause=cause)
+    cause = Cause(error="exit code 1: KeyError: 'prize'", attempts=3, of=3, log="/runs/demo/err")
+    failed = replace(tuned.regions[0], stage=Stage.FAILED, reason="it failed", cause=cause)
     text = printed_summary(replace(tuned, regions=(failed, *tuned.regions[1:])))
-    assert "failed: 3 of 3 failed attempts: KeyError: 'prize'" in " ".join(
+    assert "failed: 3 attempts: KeyError: 'prize'" in " ".join(
         line.split("│")[-2].strip() for line in text.splitlines() if "│" in line
     )
     assert "/runs/demo/err" not in text

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -79,3 +82,20 @@ def test_a_clock_that_is_wrong_for_a_moment_ends_no_day(make_run: MakeRun) -> No
     assert studies.end_reason() is None
     machine.tick += 1800
     assert "the day's deadline" in (studies.end_reason() or "")
+
+
+def test_logs_have_times_in_utc() -> None:
+    program = (
+        "import logging; from trialfleet.wall_clock import log_in_utc; "
+        "log_in_utc('%(message)s'); logging.info('hello')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"TZ": "America/New_York"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    time, _, message = done.stderr.partition(" ")
+    assert message == "hello\n"
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(time)) < timedelta(minutes=1)

@@ -597,3 +597,9 @@ def test_the_kind_of_a_failed_attempt_is_read_from_its_error(
 def test_a_refused_package_is_a_fault_of_the_output() -> None:
     error = "its result can't be used: 'model/weights.pt' is not a readable file or folder"
     assert kind_of_attempt(error) is Kind.OUTPUT
+
+
+@pytest.mark.parametrize("warning", ["drift", "holdout", "changed", "checks"])
+def test_each_warning_of_a_region_is_a_note(warning: str) -> None:
+    changes: dict[str, Any] = {warning: "look here"}
+    assert region(**changes).notes == ("look here",)

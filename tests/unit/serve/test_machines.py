@@ -114,7 +114,8 @@ def test_the_full_training_and_the_gate_are_drawn(run: StoredRun) -> None:
     for place, start in ((files.best, 900), (files.gate, 1000)):
         began = BEGAN.timestamp() + start
         place.root.mkdir(parents=True, exist_ok=True)
-        write_json(place.job, {"started": began, "ended": began + 60, "machine": "node-2"})
+        stay = {"machine": "node-2", "instance": None, "began": began, "ended": began + 60}
+        write_json(place.job, {"stays": [stay | {"end": "done", "usd": None}]})
     assert bars(timeline_of_run(snapshot_of(run)))[-2:] == [
         (None, "full training", 900, 960, "node-2"),
         (None, "gate", 1000, 1060, "node-2"),

@@ -7,7 +7,6 @@ the study needs the program.
 from __future__ import annotations
 
 import argparse
-import logging
 import math
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from trialfleet import programs
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import lock_file
+from trialfleet.wall_clock import log_in_utc
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
@@ -31,9 +31,7 @@ def be_watcher(watch: Callable[[Path], None], what: str | None) -> None:
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("folder", type=Path, help="the folder of a run or of a study's days")
     folder = parser.parse_args().folder.absolute()
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    log_in_utc("%(levelname)s %(message)s")
     try:
         watch(folder)
     except (TrialfleetError, OSError) as error:

@@ -26,6 +26,7 @@ from trialfleet.errors import InputError, PoolError, TrialfleetError
 from trialfleet.files import open_lock, read_json, unless_damaged, write_json
 from trialfleet.infra.pool import schedd
 from trialfleet.restart_after_update import Updates
+from trialfleet.wall_clock import log_in_utc
 from trialfleet.workflows.control.dagman.alert_and_export_processes import Watchers
 from trialfleet.workflows.control.dagman.clock_set_back import ClockWatch
 from trialfleet.workflows.control.dagman.remove_hopeless_jobs import fail_hopeless_attempts
@@ -203,9 +204,7 @@ def _note(file: Path, folders: Iterable[Path]) -> None:
 def supervise_alone(state: Path) -> None:
     """Supervise runs once no other process uses `state`. InputError if it can't be written."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # after condor_reconfig, the master sends SIGHUP
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    log_in_utc("%(levelname)s %(message)s")
     try:
         state.mkdir(parents=True, exist_ok=True)
         lock = open_lock(state / "supervisor.lock")

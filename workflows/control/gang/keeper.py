@@ -11,7 +11,6 @@ import argparse
 import logging
 import math
 import os
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -28,6 +27,7 @@ from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import cache_connection
 from trialfleet.nodes.gang.member import Member, parse_member, state_file_name
 from trialfleet.restart_after_update import Updates
+from trialfleet.wall_clock import log_in_utc
 from trialfleet.workflows.control.gang.checkpoint_urls import GangStore
 from trialfleet.workflows.control.gang.speaker import ServiceMessages
 from trialfleet.workflows.facts.dagman import job_queue
@@ -235,7 +235,5 @@ def main() -> None:
     """Write the rosters of a run's gangs."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(message)s"
-    )
+    log_in_utc("%(process)d %(message)s")
     keep(RunFolder(parser.parse_args().run))

@@ -24,10 +24,7 @@ from trialfleet.workflows.facts.journal.journal import (
     next_number,
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.status_reader import StatusReader, open_run
-
-_UNDER_WAY = {RunState.RUNNING, RunState.HELD}
 
 
 def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> None:
@@ -82,7 +79,7 @@ def _resumed_regions(folder: DailyFolder, run: str, failed: list[Outcome]) -> li
     except (InputError, OptimizerError):  # moved, or no storage: retried at the next check
         return []
     with_model = {region.name for region in status.regions if region.stage.has_model}
-    goes_on = status.state in _UNDER_WAY
+    goes_on = status.state.has_jobs
     return [one.region for one in failed if goes_on or one.region in with_model]
 
 

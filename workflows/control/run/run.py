@@ -281,9 +281,11 @@ class Run:
         chosen = find_regions(study, region)
         stored = {each.name: self._reader.trials(each.name) for each in chosen}
         unfinished: Mapping[str, Mapping[str, TrialState]] = {}
+        now = None
         if not all(trial.state.is_finished() for trials in stored.values() for trial in trials):
-            unfinished = self._reader.snapshot().unfinished
-        now = time.time() if unfinished else None
+            snapshot = self._reader.snapshot()
+            unfinished = snapshot.unfinished
+            now = time.time() if snapshot.status.state.has_jobs else None
         found = (
             build_trials(
                 each.name,

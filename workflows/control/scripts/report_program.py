@@ -13,7 +13,6 @@ from trialfleet.workflows.facts.dagman.failing_scripts import note_result
 from trialfleet.workflows.facts.disk_space import retry_while_disk_full
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.views.output import say
 from trialfleet.workflows.views.report.page import render_page
@@ -44,7 +43,7 @@ def main() -> None:
             report = retry_while_disk_full(lambda: write_report(folder, datetime.now(UTC)), say)
     except TrialfleetError as error:
         sys.exit(str(error))
-    incomplete = [region.name for region in report.regions if not Stage(region.status).is_good]
+    incomplete = [region.name for region in report.regions if not region.stage.is_good]
     worse = [region.name for region in report.regions if region.worse is not None]
     message = f"report written; not done: {', '.join(incomplete) or 'none'}"
     print(message + (f"; tuned is worse than default: {', '.join(worse)}" if worse else ""))

@@ -73,6 +73,9 @@ class HeldJob:
         """Return whether this is a job of the region `slug` or the region's DAGMan."""
         return self.node.partition(".")[0] == slug
 
+    def __str__(self) -> str:
+        return f"job {self.job} of {self.node} is on hold: {self.reason}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class QueuedRun:

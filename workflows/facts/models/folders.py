@@ -80,9 +80,8 @@ def find_champion(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return why a model was not made current when it was published.
+    """Return the result of `reason_kept_out` for the file `record`, or None if it doesn't exist.
 
-    Return None if it was made current then, if it is current now, or if `record` doesn't exist.
     `record` is the path of the model's published.json. Raises InputError if it is damaged.
     """
     if not record.exists():
@@ -91,15 +90,19 @@ def reason_not_latest(record: Path) -> str | None:
 
 
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
-    """Return why a model was not made current when it was published.
+    """Return why a model was not made current when it was published, or how a person replaced it.
 
-    Return None if it was made current then, or if it is current now. `published` is the content of
-    the model's published.json.
+    Return None if it is current now, or if a later run's model replaced it. `published` is the
+    content of the model's published.json.
     """
     path, why = Path(published["path"]), published.get("not_latest")
-    if why is None or (path.parent / LATEST).resolve() == path.resolve():  # changed by a person
+    link = path.parent / LATEST
+    if link.resolve() == path.resolve():
         return None
-    return str(why)
+    change = history.last_move(link, path.name)
+    if change and change.previous == path.name and change.by in history.BY_A_PERSON:
+        return f"the model of {change.run} was made current: {change.description}"
+    return None if why is None else str(why)
 
 
 def current_model(published: Path) -> Path | None:

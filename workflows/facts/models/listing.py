@@ -112,13 +112,6 @@ def _read_standings(link: Path) -> dict[str, ModelState]:
     return found | ({latest: ModelState.CURRENT} if latest else {})
 
 
-def was_rolled_back(published: Path) -> str | None:
-    """If `published` was rolled back, return the run of the current model; otherwise None."""
-    link = published.parent / LATEST
-    standing = _read_standings(link).get(published.name)
-    return current_run(link) if standing is ModelState.ROLLED_BACK else None
-
-
 def drift_text(models_folder: Path, run: str | None) -> str | None:
     """Return a text on how the last measurement of a run's model differs from the earlier ones.
 

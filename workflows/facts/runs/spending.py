@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from trialfleet.errors import join_names
-from trialfleet.files import read_record, write_json
+from trialfleet.files import read_record, unless_damaged, write_json
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime, NodesLeft, nodes_left
 from trialfleet.infra.fleet.scaling.last_report import (
     kept_lifetimes,
@@ -27,6 +27,7 @@ from trialfleet.workflows.facts.record_shapes import Reasons
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import usd
 
+STALE = timedelta(minutes=5)  # a working autoscaler reports at least this often
 AUTOSCALER_SECONDS = 30.0  # within which a sound autoscaler ends
 SHOWN = 8  # nodes in a line
 Mode = Literal["tune", "final"]
@@ -84,13 +85,19 @@ class Spending:
 
 
 def read_spending(
-    folder: RunFolder, run: str, fleet: Fleet | None, now: datetime | None = None
+    folder: RunFolder,
+    run: str,
+    fleet: Fleet | None,
+    now: datetime | None = None,
+    *,
+    is_under_way: bool = False,
 ) -> Spending | None:
     """Return the cost of a run's fleet, from the last file that the fleet's autoscaler wrote.
 
     Return None if the run has no fleet, if there is no such file, or if the autoscaler works for
     all runs. Each EC2 node is charged until `now`, or until its end if that was earlier. If the end
-    is unknown, the node is assumed to end when its lease expires.
+    is unknown, the node is assumed to end when its lease expires. Only if the run `is_under_way`, a
+    silent autoscaler is a trouble.
     """
     report = run_report(folder.fleet_state, fleet.full_name, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # the report is about all runs
@@ -106,7 +113,7 @@ def read_spending(
         left=None if cap is None else max(0.0, cap - spent),
         reserve=None if cap is None else cap * fleet.price_cap.reserve,
         ended=out_of_money_reason(folder) or step.get("stopped") or None,
-        trouble=_autoscaler_trouble(report),
+        trouble=_autoscaler_trouble(report, now if is_under_way else None),
         nodes_left=_in_words(nodes_left(nodes, now)) if over else None,
     )
 
@@ -145,7 +152,16 @@ def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
     return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
 
 
-def _autoscaler_trouble(report: dict[str, Any]) -> str | None:
+def _autoscaler_trouble(report: Mapping[str, Any], now: datetime | None) -> str | None:
     if report.get("state") == "waiting":
         return "waits for the end of another autoscaler of this fleet"
-    return str(report.get("error")) if report.get("state") == "failing" else None
+    if report.get("state") == "failing":
+        return str(report.get("error"))
+    since = silence_start(report, now) if now else None
+    return f"has not reported since {since:%H:%M} UTC" if since else None
+
+
+def silence_start(report: Mapping[str, Any], now: datetime) -> datetime | None:
+    """Return the time of an autoscaler's last report if it is older than `STALE`, else None."""
+    at = unless_damaged(lambda: datetime.fromisoformat(str(report["at"])), None)
+    return at if at and now - at > STALE else None

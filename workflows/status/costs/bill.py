@@ -26,7 +26,6 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.trial_executions import between_stays, end_stays, trial_stays
 from trialfleet.workflows.rules.cost_sums import CostItem, CostSum, Kind, add
 from trialfleet.workflows.rules.node_costs import add_node_costs
-from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.status_reader import StatusReader, open_run
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
@@ -54,7 +53,7 @@ class BilledRun:
 
     @property
     def fleet(self) -> Fleet | None:
-        """The study's fleet, or None."""
+        """The study's fleet."""
         return self.frozen.study.fleet
 
 
@@ -104,8 +103,7 @@ def _place_idle_node(item: CostItem, runs: Sequence[BilledRun]) -> CostItem:
 def run_items(run: BilledRun) -> list[CostItem]:
     """Return the costs of a run's jobs. OptimizerError if the run's trials can't be read."""
     folder, frozen = run.folder, run.frozen
-    is_under_way = StatusReader(folder).state() in {RunState.RUNNING, RunState.HELD}
-    now = time.time() if is_under_way else None
+    now = time.time() if StatusReader(folder).state().has_jobs else None
     trials = RunTrials(folder, frozen, brief=True).read()
     whose = CostItem(
         study=frozen.study.name,

@@ -21,6 +21,8 @@ from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.cost_sums import BY, CostItem, CostSum, add, sums
 from trialfleet.workflows.status.costs.bill import Bill, BilledRun, bill, reported_lifetimes
 
+_CENT, _NEAR = 0.01, 0.02  # USD, and a share: tolerances, because nodes run on between two reads
+
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
@@ -64,22 +66,17 @@ def cost(*names: str | PathLike[str], by: Sequence[str] = ()) -> Costs:
     several = len({(item.study, item.run) for item in found.items}) > 1
     keys = tuple(dict.fromkeys(by)) or (("run",) if several else ("region",))
     rows, total = sums(found.items, keys), add(found.items)
-    unpriced = [_UNPRICED.format(_slot_time(total.unpriced_hours))] if total.unpriced_hours else []
+    unpriced = [_unpriced_text(total.unpriced_hours)] if total.unpriced_hours else []
     return Costs(by=keys, rows=tuple(rows), total=total, notices=(*found.notices, *unpriced))
 
 
-_UNPRICED = (
-    "the cost of {} is unknown, and missing above, because their nodes advertise no price; set "
-    "usd_per_hour in the study (docs/costs.md)"
-)
-
-
-_CENT, _NEAR = 0.01, 0.02  # USD, and a share: tolerances, because nodes run on between two reads
-
-
-def _slot_time(hours: float) -> str:
+def _unpriced_text(hours: float) -> str:
     # short times would round to 0.00 hours
-    return f"{hours:.2f} slot hours" if hours >= 0.1 else f"{hours * 60:.2g} slot minutes"
+    time = f"{hours:.2f} slot hours" if hours >= 0.1 else f"{hours * 60:.2g} slot minutes"
+    return (
+        f"the cost of {time} is unknown, and missing above, because their nodes advertise no "
+        "price; set usd_per_hour in the study (docs/costs.md)"
+    )
 
 
 def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:

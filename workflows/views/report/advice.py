@@ -108,7 +108,7 @@ def edge_advice(regions: Sequence[RegionReport]) -> str:
     best value that equals the default doesn't count, because tuning didn't change it. Best values
     of a region without a gain don't count, because they are best only by chance.
     """
-    tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
+    tuned = [row for row in regions if row.done >= LEAST_TRIALS]
     found = Counter(
         (item.name, item.edge)
         for row in tuned

@@ -53,7 +53,7 @@ def _add_failed_regions(day: DayView, run: str, failed: Iterable[RegionStatus]) 
         attempt.outcome(
             clean(region.name),
             Ending.FAILED,
-            clean(region.reason or str(region.cause or "")),
+            clean(region.failure),
             run=run,
         )
         for attempt in day.attempts
@@ -71,8 +71,7 @@ def _add_failed_regions(day: DayView, run: str, failed: Iterable[RegionStatus]) 
 
 
 def _clean(day: DayView) -> DayView:
-    outcomes = (replace(o, region=clean(o.region), why=clean(o.why)) for o in day.outcomes)
-    return replace(day, outcomes=tuple(outcomes))
+    return replace(day, outcomes=tuple(map(clean, day.outcomes)))
 
 
 def share(day: DayView, ending: Ending) -> float:

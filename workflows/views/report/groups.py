@@ -41,14 +41,14 @@ def group_regions(report: Report) -> list[Group]:
 
 def find_group(region: RegionReport) -> str:
     """Return the key of a region's group in `TITLES`."""
-    if region.status in BROKEN:
+    if region.stage in BROKEN:
         return "failed"
-    if region.status == Stage.KEPT:
+    if region.stage == Stage.KEPT:
         return "kept"
     if region.worse is not None:
         return "worse"
-    if Stage(region.status).is_good:
-        return "published" if region.status == Stage.PUBLISHED else "tuned"
+    if region.stage.is_good:
+        return "published" if region.stage == Stage.PUBLISHED else "tuned"
     return "empty" if region.best_trial is None else "running"
 
 
@@ -59,4 +59,4 @@ def outcome_tone(region: RegionReport) -> str:
 
 def outcome(region: RegionReport) -> str:
     """Return a region's status, with a note if its tuned settings are worse than default ones."""
-    return region.status if region.worse is None else f"{region.status}, worse than default"
+    return region.stage if region.worse is None else f"{region.stage}, worse than default"

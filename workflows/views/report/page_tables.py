@@ -107,7 +107,7 @@ def _course_columns(report: Report) -> list[Column]:
         Column(
             "Trials",
             "number",
-            lambda row: Cell(f"{row.finished} / {row.budget_trials}", row.finished),
+            lambda row: Cell(f"{row.finished} / {row.budget}", row.finished),
         ),
         Column("Failed", "number", _failed_cell),
         Column("Time", "number", lambda row: Cell(f.duration(row.wall_seconds), row.wall_seconds)),
@@ -118,7 +118,9 @@ def _course_columns(report: Report) -> list[Column]:
 
 def _failed_cell(row: RegionReport) -> Cell:
     return Cell(
-        str(row.failed) if row.failed else f.NOTHING, row.failed, "bad" if row.failed else ""
+        str(row.all_failed) if row.all_failed else f.NOTHING,
+        row.all_failed,
+        "bad" if row.all_failed else "",
     )
 
 

@@ -40,9 +40,9 @@ LEAST_BUSY = 10.0  # seconds: a shorter timeline has no share of busy time
 def header(report: Report) -> list[tuple[str, str, str]]:
     """Return the key numbers at the top of the page, each as a label, a value and a note."""
     regions = report.regions
-    tuned = sum(row.status == Stage.TUNED for row in regions)
-    published = sum(row.status == Stage.PUBLISHED for row in regions)
-    kept = sum(row.status == Stage.KEPT for row in regions)
+    tuned = sum(row.stage == Stage.TUNED for row in regions)
+    published = sum(row.stage == Stage.PUBLISHED for row in regions)
+    kept = sum(row.stage == Stage.KEPT for row in regions)
     gains = [row.report.gain for row in regions if row.report.gain is not None]
     better = sum(gain > 0 for gain in gains)
     left = f"{report.failed:,} failed" if report.failed else "none failed"
@@ -98,44 +98,42 @@ def subtitle(report: Report) -> str:
     return f"Run {report.run} · {objective} · {when}"
 
 
-def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
-    """Return each problem with the regions that have it, the most frequent problem first."""
-    reasons: dict[str, list[RegionReport]] = {}
+@dataclass(frozen=True)
+class Trouble:
+    """A problem, the regions that have it, and the command that helps the first one, or None."""
+
+    reason: str
+    command: str | None
+    regions: list[RegionReport]
+
+
+def attention(report: Report) -> list[Trouble]:
+    """Return the problems of all regions, the most frequent first."""
+    found: dict[str, Trouble] = {}
     for row in report.regions:
-        reason, _ = _trouble(row)
-        if reason:
-            reasons.setdefault(reason, []).append(row)
-    return sorted(reasons.items(), key=lambda item: -len(item[1]))
+        for reason, command in _troubles(row):
+            found.setdefault(reason, Trouble(reason, command, [])).regions.append(row)
+    return sorted(found.values(), key=lambda trouble: -len(trouble.regions))
 
 
-def next_command(row: RegionReport) -> str | None:
-    """Return the command that helps with a region's problem, or None if no command helps."""
-    return _trouble(row)[1]
-
-
-def _trouble(row: RegionReport) -> tuple[str, str | None]:
-    """Return a region's problem ("" if it has none), and the command that helps, or None.
-
-    If the problem is that tuned settings are worse than default ones, the command is
-    `row.next_command`. For any other problem, it is `trialfleet why`.
-    """
+def _troubles(row: RegionReport) -> Iterator[tuple[str, str | None]]:
+    """Yield each of a region's problems with the command that helps, or None."""
     if reason := _problem(row):
-        return reason, row.why_command
-    if row.worse is not None:
-        return f"tuned settings are worse than default by {row.report.metric}", row.next_command
-    return row.holdout or row.changed or row.checks or "", row.why_command
+        yield reason, row.why_command
+    elif row.worse is not None:
+        yield f"tuned settings are worse than default by {row.report.metric}", row.next_command
+    for words in filter(None, (row.model_note, *row.warnings)):
+        yield without_command(words), row.why_command
 
 
 def _problem(row: RegionReport) -> str:
-    if row.stopped:
-        return f"{row.status}: {row.stopped.partition(SEE)[0]}"
+    if row.reason:
+        return f"{row.stage}: {row.reason.partition(SEE)[0]}"
     if find_group(row) == "failed":
-        return f"{row.status}: {row.finished} of {row.budget_trials} trials have ended"
-    if row.failed > row.complete:
-        return f"{row.failed} of {row.complete + row.failed} trials failed"
-    if row.status == Stage.KEPT and row.not_latest:
-        return f"its new model is not the current one: {without_command(row.not_latest)}"
-    return (row.gate_worse and row.not_latest is None and row.gate) or ""
+        return f"{row.stage}: {row.finished} of {row.budget} trials have ended"
+    if row.all_failed > row.done:
+        return f"{row.all_failed} of {row.done + row.all_failed} trials failed"
+    return ""
 
 
 def previous_runs_text(row: RegionReport) -> str:
@@ -152,9 +150,9 @@ def previous_runs_text(row: RegionReport) -> str:
 
 def region_log(row: RegionReport) -> str:
     """Return the path of the log to read first after a failure, or ""."""
-    if not row.failed and row.status != Stage.FAILED:
+    if not row.all_failed and row.stage != Stage.FAILED:
         return ""
-    found = (each.partition(SEE)[2] for each in (row.stopped, row.cause) if each)
+    found = (each.partition(SEE)[2] for each in (row.reason, str(row.cause or "")) if each)
     return next(filter(None, found), "")
 
 
@@ -172,7 +170,7 @@ def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
     if row.not_latest is not None:
         yield "Not the latest", row.not_latest, ""
     elif row.gate is not None:
-        yield "Gate", row.gate, ""
+        yield "Gate", str(row.gate), ""
     yield "Trials", _trial_counts(row), ""
     if row.wall_seconds is not None:
         yield "Time", _time(row), ""
@@ -192,9 +190,13 @@ def _comparison(item: Comparison) -> str:
 
 
 def _trial_counts(row: RegionReport) -> str:
-    others = (row.failed, "failed"), (row.stopped_early, "stopped early"), (row.running, "running")
+    others = (
+        (row.all_failed, "failed"),
+        (row.stopped_early, "stopped early"),
+        (row.running, "running"),
+    )
     ended = [f", {count} {state}" for count, state in others if count]
-    return f"{row.complete} completed{''.join(ended)}, of {row.budget_trials}"
+    return f"{row.done} completed{''.join(ended)}, of {row.budget}"
 
 
 def early_stopping_note(report: Report) -> str:
@@ -246,9 +248,9 @@ def _trial_names(trials: Sequence[int]) -> str:
 
 def verdict(row: RegionReport) -> str:
     """Return a note if the trial of the default settings is the best of several, otherwise ""."""
-    if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
+    if row.best_trial is None or row.best_trial != row.baseline_trial or row.done < 2:
         return ""
-    return f"None of {f.count_text(row.complete - 1, 'other trial')} beat the default settings."
+    return f"None of {f.count_text(row.done - 1, 'other trial')} beat the default settings."
 
 
 @dataclass(frozen=True)
@@ -307,11 +309,6 @@ def timeline_note(timeline: Timeline) -> str:
     if timeline.lost:
         lost = f.count_text(timeline.lost, "execution")
         caption += f" {lost} failed or were interrupted; they have a dashed edge."
-    if timeline.undrawn:
-        caption += (
-            f" Some jobs show only their last attempt, without "
-            f"{f.count_text(timeline.undrawn, 'earlier attempt')}."
-        )
     if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
         return caption
     paused = f.duration(timeline.paused_seconds)

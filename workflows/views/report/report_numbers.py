@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,7 +44,6 @@ class RegionFacts:
 
     Attributes:
         final_job: HTCondor's data on the full training's job, or None before its start.
-        gate_job: HTCondor's data on the gate's job, or None before its start.
         span: when the optimiser chose the first trial, and when the last result was recorded, or
             None before the first result.
         defaults: the default settings, without constants and inactive parameters. A parameter is
@@ -66,7 +65,7 @@ class RegionFacts:
     final: Mapping[str, float] | None = None
     final_job: Job | None = None
     final_stays: Sequence[PricedExecution] = ()
-    gate_job: Job | None = None
+    gate_stays: Sequence[PricedExecution] = ()
     between_usd: float | None = None
     current: Path | None = None
     previous: Path | None = None
@@ -106,9 +105,9 @@ def build_report(
         pauses=pauses,
         compute_seconds=sum(region.compute_seconds for region in made),
         usd=sum_known(region.usd for region in made),
-        complete=sum(region.complete for region in made),
-        failed=sum(region.failed for region in made),
-        budget_trials=sum(region.budget_trials for region in made),
+        complete=sum(region.done for region in made),
+        failed=sum(region.all_failed for region in made),
+        budget_trials=sum(region.budget for region in made),
         regions=made,
     )
 
@@ -140,26 +139,10 @@ def _region(
             status.name, region.data, Path(status.published), region.current, region.previous
         )
     return RegionReport(
-        name=clean(status.name),
-        slug=clean(status.slug),
+        **vars(clean(status)) | {"best": best and best.value, "running_trials": ()},
         study_name=clean(region.study_name),
-        stopped=clean(status.reason),
-        budget_trials=status.budget,
-        final_job=region.final_job and _clean_job(region.final_job),
-        gate_job=region.gate_job and _clean_job(region.gate_job),
-        not_latest=clean(status.not_latest),
-        gate=clean(str(status.gate)) if status.gate else None,
-        gate_worse=status.gate is not None and status.gate.is_worse,
-        usd=status.usd,
+        final_job=clean(region.final_job),
         between_usd=region.between_usd,
-        holdout=clean(status.holdout),
-        changed=clean(status.changed),
-        checks=clean(status.checks),
-        status=status.stage,
-        complete=status.done,
-        failed=status.all_failed,
-        stopped_early=status.stopped_early,
-        running=status.running,
         objective=objective,
         report=report,
         worse=worse,
@@ -167,8 +150,6 @@ def _region(
         next_command=clean(next_command),
         why_command=clean(advice.why_command(status.name, root)),
         final=None if region.final is None else keep_finite(clean(region.final)),
-        published=clean(status.published),
-        best_trial=status.best_trial,
         baseline_trial=None if baseline is None else baseline.trial,
         compute_seconds=sum(seconds or 0.0 for seconds in jobs),
         # Optuna's times have no zone: a clock set back during the run must not give a negative time
@@ -177,16 +158,12 @@ def _region(
         importance=importance,
         importance_note=note,
         settings=compare_settings(clean(region.defaults), best, trials, region.parameters),
-        cause=clean(str(status.cause)) if status.cause else None,
         failures=group_failures(trials),
         taught=dict(region.taught),
         trials=trials,
-        final_stays=tuple(region.final_stays),
+        final_stays=tuple(clean(region.final_stays)),
+        gate_stays=tuple(clean(region.gate_stays)),
     )
-
-
-def _clean_job(job: Job) -> Job:
-    return replace(job, machine=clean(job.machine), slot=clean(job.slot))
 
 
 def trial_span(trials: Sequence[StoredTrial]) -> Span | None:

@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.runs.trial_executions import between_stays, end_
 from trialfleet.workflows.rules.cost_sums import CostSum
 from trialfleet.workflows.status.attempts.outcome import final_metrics
 from trialfleet.workflows.status.dagman_pauses import read_dagmans
-from trialfleet.workflows.status.day_outcomes import left_out_or_why
+from trialfleet.workflows.status.day_outcomes import absence_text, left_out_or_why
 from trialfleet.workflows.status.earlier_model import find_better_previous
 from trialfleet.workflows.status.run_trials import build_trials
 from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
@@ -97,7 +97,8 @@ def _report(
         notice=_notice(folder, frozen.day, snapshot.status.regions),
         days=days,
     )
-    now = None if finished or snapshot.status.ended else datetime.now(UTC).timestamp()
+    has_jobs = not finished and snapshot.status.state.has_jobs
+    now = datetime.now(UTC).timestamp() if has_jobs else None
     made = []
     for each in regions:
         made.append(_read_region_facts(folder, frozen, each, snapshot, now))
@@ -123,11 +124,8 @@ def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStat
     reason = spending.out_of_money_reason(folder)
     lines = [f"Trials ended early: {reason}."] if reason else []
     lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
-    lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
-    absent, trouble = left_out_or_why(folder.root, day.date) if day else ([], None)
-    lines += [
-        f"{one.region} is not in this run, because its day failed: {one.why}." for one in absent
-    ]
+    absent, trouble = left_out_or_why(folder.root, day)
+    lines += [f"{absence_text(one)}." for one in absent]
     lines += [f"{trouble}."] if trouble else []
     return " ".join(lines)
 
@@ -153,8 +151,8 @@ def _read_region_facts(
         data=study.data_paths(name),
         final=final_metrics(files),
         final_job=read_job(end_place(files, files.best)),
-        gate_job=read_job(end_place(files, files.gate)),
         final_stays=end_stays(files, files.best, study, now),
+        gate_stays=end_stays(files, files.gate, study, now),
         between_usd=total_cost(between_stays(files, study, now)),
         current=current,
         previous=previous,

@@ -1,9 +1,10 @@
 """The types of a report's data, with the meaning of each field.
 
-`Report.to_json` returns the content of report.json: first `"schema": 2`, then the fields of
-`Report` by their names. Trials have the fields of `trialfleet trials --json`. The run's times are
-texts in ISO 8601 (UTC), and durations are in seconds. All numbers are finite, and unknown values
-are null. A positive gain means that tuning helped, for either direction of the metric.
+`Report.to_json` returns the content of report.json: first `"schema": 3`, then the fields of
+`Report` by their names. Regions also have the fields that they have in `trialfleet status --json`,
+and trials those of `trialfleet trials --json`. The run's times are texts in ISO 8601 (UTC), and
+durations are in seconds. All numbers are finite, and unknown values are null. A positive gain means
+that tuning helped, for either direction of the metric.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from trialfleet.objective import Direction, gain, is_number
 from trialfleet.workflows.facts.jobs.job_log import Job, PricedExecution
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.status.run_trials import Trial
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.terminal.days_table import DayView
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,30 +121,13 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegionReport:
-    """One region's outcome.
+class RegionReport(RegionStatus):
+    """One region's outcome: its status, with clean texts, and what its trials show.
 
     Attributes:
         study_name: the name of the region's Optuna study in the trial database.
-        stopped: why the region ended early. None if it did not end early, or if the reason is
-            unknown.
-        budget_trials: the maximum number of trials, including failed ones.
-        not_latest: why the link `latest` doesn't name the published model. None if the link names
-            it, or if no model was published.
-        gate: the gate's message if the model passed the comparison with the previous model,
-            otherwise None.
-        gate_worse: whether the model passed the gate although its metric is worse than that of the
-            previous model.
-        usd: the cost of the region's jobs in USD, or None if their nodes have no price.
         between_usd: the part of `usd` for the time that jobs spent between two trials, or None if
             unknown.
-        holdout: a warning, or None. It says that the full training is far worse than all trials, or
-            that its test loss is implausible.
-        changed: the files of data or code that have changed since the submission.
-        checks: warnings that the day's data differ from those of past days.
-        status: the region's stage, a value of `states.Stage`.
-        failed: the number of failed trials, including trials that got no retry because the region
-            failed.
         objective: the comparison of best and default settings by the objective.
         report: the comparison of best and default settings by the report metric.
         worse: a warning if tuned settings are worse than default ones by the report metric,
@@ -151,41 +136,21 @@ class RegionReport:
             model was not published.
         next_command: the command for `next_step`, or None.
         final: the metrics of the full training, or None before publication.
-        final_stays: the executions of the full training's job, oldest first, or empty if they are
-            unknown.
-        published: the folder of the published model.
+        final_stays: the executions of the full training's job, oldest first.
+        gate_stays: likewise, those of the gate's job.
         baseline_trial: the number of the trial with the default settings.
         compute_seconds: the total time for which trials and the full training used slots.
         wall_seconds: the time from the first trial's start to the last trial's end, without pauses.
         paused_seconds: the time of the pauses that `wall_seconds` leaves out.
         importance: the importances of the parameters, greatest first.
-        cause: why attempts failed, and which log to read. For a failed or stopped region, it is the
-            most frequent cause. For other regions, it is the cause of the latest failed attempt.
         failures: the errors of failed trials, the most frequent first.
         taught: the weights (0 to 1) of previous runs' regions in the optimiser's model, greatest
             first. They are those at the last trial for which the optimiser used previous results.
     """
 
-    name: str
-    slug: str
     study_name: str
-    stopped: str | None
-    budget_trials: int
     final_job: Job | None
-    gate_job: Job | None
-    not_latest: str | None
-    gate: str | None
-    gate_worse: bool
-    usd: float | None
     between_usd: float | None
-    holdout: str | None
-    changed: str | None
-    checks: str | None
-    status: str
-    complete: int
-    failed: int
-    stopped_early: int
-    running: int
     objective: Comparison
     report: Comparison
     worse: str | None
@@ -193,8 +158,6 @@ class RegionReport:
     next_command: str | None
     why_command: str | None
     final: Mapping[str, float] | None
-    published: str | None
-    best_trial: int | None
     baseline_trial: int | None
     compute_seconds: float
     wall_seconds: float | None
@@ -202,16 +165,11 @@ class RegionReport:
     importance: tuple[Importance, ...]
     importance_note: str | None
     settings: tuple[Setting, ...]
-    cause: str | None
     failures: tuple[Failure, ...]
     taught: Mapping[str, float]
     trials: tuple[Trial, ...]
     final_stays: tuple[PricedExecution, ...]
-
-    @property
-    def finished(self) -> int:
-        """The number of trials that have ended, in any state."""
-        return sum(trial.state.is_finished for trial in self.trials)
+    gate_stays: tuple[PricedExecution, ...]
 
     @property
     def final_metric(self) -> float | None:

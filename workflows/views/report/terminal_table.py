@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import join_names
-from trialfleet.workflows.facts.runs.failed_attempts import in_short
 from trialfleet.workflows.formatting import (
     BETTER,
     column_decimals,
@@ -69,8 +68,8 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
     for row in report.regions:
         table.add_row(
             Text(row.name),
-            f"{row.finished}/{row.budget_trials}",
-            *([Text(str(row.failed) if row.failed else "", style="red")] if failed else []),
+            f"{row.finished}/{row.budget}",
+            *([Text(str(row.all_failed) if row.all_failed else "", style="red")] if failed else []),
             *([Text(fixed_point(row.objective.tuned, best_decimals))] if with_best else []),
             Text(fixed_point(row.report.tuned, decimals)),
             Text(fixed_point(row.report.default, decimals)),
@@ -86,8 +85,8 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
 
 
 def _state(row: RegionReport) -> str:
-    is_failed = row.status == Stage.FAILED and row.cause
-    return f"{row.status}: {in_short(row.cause or '')}" if is_failed else outcome(row)
+    is_failed = row.stage is Stage.FAILED and row.failure
+    return f"{row.stage}: {row.short_failure}" if is_failed else outcome(row)
 
 
 def _title(report: Report, with_best: bool) -> str:
@@ -104,9 +103,7 @@ def _caption(report: Report) -> Text | None:
     lines = [*worse, report.advice] if worse else []
     if warning := unreported_note(report.report_metric, report.regions):
         lines.append(warning)
-    warnings = [f"{row.name}: {row.holdout}" for row in report.regions if row.holdout]
-    warnings += [f"{row.name}: {row.changed}" for row in report.regions if row.changed]
-    warnings += [f"{row.name}: {row.checks}" for row in report.regions if row.checks]
+    warnings = [f"{row.name}: {words}" for row in report.regions for words in row.warnings]
     warnings += [report.edges] if report.edges else []
     parts = [
         Text("\n".join(lines), style="red"),

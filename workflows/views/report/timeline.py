@@ -15,13 +15,14 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from trialfleet.workflows.facts.jobs.executions import ExecutionEnd
-from trialfleet.workflows.facts.jobs.job_log import Job, PricedExecution
+from trialfleet.workflows.facts.jobs.job_log import PricedExecution
 from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.status.dagman_pauses import Span, pause_overlap
 from trialfleet.workflows.views.report.report_types import RegionReport, Report
 
 TO_COME = 0.04  # of the run's time: bars of running jobs end this far after the latest event
-GATE = "gate"  # as a job's state; a full training's is "full training"
+UNKNOWN_MACHINE = "unknown machine"
+FULL_TRAINING, GATE = "full training", "gate"  # as a job's state
 LOST = {
     ExecutionEnd.FAILED: "failed attempt",
     ExecutionEnd.EVICTED: "cut off",
@@ -53,19 +54,15 @@ class Bar(NamedTuple):
 class Timeline:
     """The executions of a run's jobs over time.
 
-    If a job has no log, only its last execution is known.
-
     Attributes:
         rows: the machine of each row. Rows of the same machine follow each other.
         bars: the executions, at most one at a time in a row.
         pauses: the start and end of each pause of the run, in Unix seconds.
-        undrawn: the number of earlier attempts that have no bar, because their times are unknown.
     """
 
     rows: tuple[str, ...]
     bars: tuple[Bar, ...]
     pauses: tuple[Span, ...]
-    undrawn: int = 0
 
     @property
     def jobs(self) -> int:
@@ -120,22 +117,16 @@ class Timeline:
 def build_timeline(report: Report) -> Timeline:
     """Return the timeline of a run's jobs from its report."""
     until = _running_jobs_end(report)
-    undrawn = sum(
-        max(1, job.attempts) - 1
-        for region in report.regions
-        for _, _, job, stays in _jobs(region)
-        if job.started is not None and not stays
-    )
     found = [
         each
         for at, region in enumerate(report.regions)
         for job in _jobs(region)
         for each in job_bars(at, *job, until)
     ]
-    return lay_out(found, report.pauses, undrawn)
+    return lay_out(found, report.pauses)
 
 
-def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 0) -> Timeline:
+def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = ()) -> Timeline:
     """Return a timeline with as few rows per machine as possible."""
     machines: dict[str, _Rows] = defaultdict(_Rows)
     for each in sorted(found, key=lambda each: (each.start, each.end)):
@@ -146,7 +137,7 @@ def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 
         for row in machines[machine].rows:
             bars += [Bar(*each[:-1], len(rows)) for each in row]
             rows.append(machine)
-    return Timeline(tuple(rows), tuple(bars), pauses, undrawn)
+    return Timeline(tuple(rows), tuple(bars), pauses)
 
 
 class _Rows:
@@ -170,8 +161,7 @@ def _running_jobs_end(report: Report) -> float:
     if report.finished is not None:
         return report.finished.timestamp()
     jobs = [each for region in report.regions for each in _jobs(region)]
-    times = [time for _, _, job, _ in jobs for time in (job.started, job.ended) if time is not None]
-    times += [time for *_, stays in jobs for stay in stays for time in (stay.began, stay.ended)]
+    times = [time for *_, stays in jobs for stay in stays for time in (stay.began, stay.ended)]
     latest = max(times, default=0.0)
     return latest + TO_COME * (latest - min(times, default=0.0))
 
@@ -180,14 +170,12 @@ def job_bars(
     region_index: int,
     number: int | None,
     state: str,
-    job: Job,
     stays: Sequence[PricedExecution],
     until: float,
 ) -> Iterable[Bar]:
-    """Yield a bar for each execution of a job, or nothing if the job has not started.
+    """Yield a bar for each of a job's executions `stays`.
 
-    `stays` has the executions. If it is empty, only the last execution gets a bar. `number` is the
-    trial's number, or None for a full training or a gate. For these two, `state` is
+    `number` is the trial's number, or None for a full training or a gate. For these two, `state` is
     "full training" or "gate". The bar of an execution that still runs ends at `until`.
     """
     is_over = number is not None and TrialState(state).is_finished
@@ -195,29 +183,15 @@ def job_bars(
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)
         how = state if counts else LOST.get(stay.end, LOST[ExecutionEnd.FAILED])
         end = max(until, stay.ended) if stay.end is ExecutionEnd.RUNNING else stay.ended
-        machine = stay.machine or "unknown machine"
+        machine = stay.machine or UNKNOWN_MACHINE
         yield Bar(region_index, number, how, min(stay.began, end), end, machine)
-    if job.started is None or stays:
-        return
-    start = job.started
-    if job.ended is None:
-        runs = state == TrialState.RUNNING
-        end = max(until, start) if runs else start + (job.wall_seconds or 0.0)
-    else:
-        end = job.ended
-        if job.last_wall_seconds is not None:
-            start = max(start, end - job.last_wall_seconds)
-    machine = job.machine or (job.slot or "").rpartition("@")[2] or "unknown machine"
-    yield Bar(region_index, number, state, min(start, end), end, machine)
 
 
-def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[PricedExecution]]]:
+def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Sequence[PricedExecution]]]:
     for trial in region.trials:
-        yield trial.trial, trial.state, trial, trial.stays
-    if region.final_job is not None:
-        yield None, "full training", region.final_job, region.final_stays
-    if region.gate_job is not None:
-        yield None, GATE, region.gate_job, ()
+        yield trial.trial, trial.state, trial.stays
+    yield None, FULL_TRAINING, region.final_stays
+    yield None, GATE, region.gate_stays
 
 
 def _natural_key(text: str) -> list[tuple[bool, int, str]]:

@@ -6,14 +6,13 @@ version that the page shows. If that version is the newest, the answer is empty 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -54,7 +53,6 @@ _ASSETS = {
 # The report can't request other pages. The policy for its scripts is in its own file.
 _REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 _PACKING = 4  # gzip's level
-_PACKED = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
 _KEPT = 64  # rendered parts
 _SHOWN_RUNS = 30  # in the list of runs
 
@@ -221,8 +219,6 @@ class Pages:
         seen = request.query_params.get("seen")
         if seen == found.version:
             return Response(status_code=204)
-        if seen is not None and "gzip" in request.headers.get("accept-encoding", ""):
-            return HTMLResponse(found.packed, headers=_PACKED)
         if seen is not None:
             return HTMLResponse(found.html)
         page = render_template(
@@ -257,10 +253,6 @@ class _Rendered:
             version=version if polls else "",
         )
         return _Rendered(Markup(html), version)  # noqa: S704 - likewise
-
-    @cached_property
-    def packed(self) -> bytes:
-        return gzip.compress(self.html.encode(), _PACKING)
 
 
 def has_report(folder: RunFolder) -> bool:

@@ -13,15 +13,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trialfleet.classads import value
 from trialfleet.errors import PoolError, TrialfleetError
+from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.collector import read_machines
-from trialfleet.infra.pool.connection import connect, local_schedd, use
 from trialfleet.infra.pool.machines import Machine
 from trialfleet.workflows.facts.dagman.job_queue import run_constraint
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place
@@ -149,43 +148,28 @@ class Snapshot:
         return int(time.time() / (60.0 if self.run.status.ended else _TURN))
 
 
-@dataclass
 class _Queue:
-    folder: RunFolder
-    schedd: Any = None
-    asked: float = field(default=float("-inf"))
-    pause: float = _QUEUE
-    last: object = None
+    def __init__(self, folder: RunFolder) -> None:
+        self._jobs, self._next = run_constraint(folder), float("-inf")
+        self._last: object = None
 
     def stamp(self) -> object:
         """Return the jobs' states, or None if they are unknown.
 
-        The job queue is queried at most every `pause` seconds.
+        The job queue is queried at most every `_QUEUE` seconds.
         """
-        if time.monotonic() - self.asked >= self.pause:
-            self.asked = time.monotonic()
+        if time.monotonic() >= self._next:
+            pause = _QUEUE
             try:
-                self.last, self.pause = self._ask(), _QUEUE
+                self._last = schedd.query(self._jobs, ["ClusterId", "JobStatus"])
             except (PoolError, OSError):
-                self.schedd, self.last, self.pause = None, None, _NO_QUEUE
-        return self.last
-
-    def _ask(self) -> object:
-        if self.schedd is None:  # finding the pool takes longer than a query
-            use(connect())
-        import htcondor2
-
-        wanted = ["ClusterId", "JobStatus"]
-        try:
-            self.schedd = self.schedd or local_schedd()
-            ads = self.schedd.query(constraint=run_constraint(self.folder), projection=wanted)
-        except htcondor2.HTCondorException as error:
-            raise PoolError(str(error)) from error
-        return [tuple(value(ad, name) for name in wanted) for ad in ads]
+                self._last, pause = None, _NO_QUEUE
+            self._next = time.monotonic() + pause
+        return self._last
 
 
 class LiveRun:
-    """A run that live pages show, which is read once for all pages."""
+    """A run that is read once for all pages."""
 
     def __init__(self, folder: RunFolder, nodes: NodeReader) -> None:
         """Open a run, or raise InputError if its study can't be read."""

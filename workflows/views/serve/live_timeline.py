@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from functools import partial
-from typing import Any
 
 from trialfleet import untrusted_files
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.facts.jobs.job_log import Job, parse_stays
+from trialfleet.workflows.facts.jobs.job_log import parse_stays
 from trialfleet.workflows.facts.runs.trial_executions import noted_job
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.status.status_types import RegionStatus
-from trialfleet.workflows.views.report.timeline import GATE, Bar, Timeline, job_bars, lay_out
+from trialfleet.workflows.views.report.timeline import (
+    FULL_TRAINING,
+    GATE,
+    UNKNOWN_MACHINE,
+    Bar,
+    Timeline,
+    job_bars,
+    lay_out,
+)
 from trialfleet.workflows.views.serve.live_runs import Snapshot
 
 
@@ -31,38 +37,31 @@ def timeline_of_run(snapshot: Snapshot) -> Timeline:
 
 
 def _trial_bars(region_index: int, trial: StoredTrial) -> tuple[Bar, ...]:
-    state = trial_state(trial, {})
-    return tuple(_stored_bars(region_index, trial.number, state, trial.user_attrs.get("job") or {}))
-
-
-def _stored_bars(
-    region_index: int, number: int | None, state: str, job: dict[str, Any]
-) -> Iterator[Bar]:
-    known = {each.name: job[each.name] for each in fields(Job) if each.name in job}
-    yield from job_bars(region_index, number, state, Job(**known), parse_stays(job), 0.0)
+    stays = parse_stays(trial.user_attrs.get("job") or {})
+    return tuple(job_bars(region_index, trial.number, trial_state(trial, {}), stays, 0.0))
 
 
 def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
     graph, now = snapshot.graph[region.slug], snapshot.now.timestamp()
     trials: Sequence[StoredTrial] = snapshot.run.trials.get(region.name, ())
     numbers = {str(trial.user_attrs.get("node")): trial.number for trial in trials}
-    ends = {graph.best: "full training", graph.gate: GATE}
+    ends = {graph.best: FULL_TRAINING, graph.gate: GATE}
     for each in region.running_trials:
-        if each.started is None or each.node not in {*numbers, *ends}:
-            continue
-        state = ends.get(each.node, TrialState.RUNNING.value)
-        job = Job(started=each.started, ended=max(each.started, now), slot=each.slot)
-        yield from job_bars(at, numbers.get(each.node), state, job, (), now)
+        if each.started is not None and each.node in {*numbers, *ends}:
+            state = ends.get(each.node, TrialState.RUNNING.value)
+            machine = (each.slot or "").rpartition("@")[2] or UNKNOWN_MACHINE
+            end = max(each.started, now)
+            yield Bar(at, numbers.get(each.node), state, each.started, end, machine)
 
 
 def _end_node_bars(snapshot: Snapshot, region_index: int, region: RegionStatus) -> Iterator[Bar]:
     files, running = snapshot.folder.region(region.slug), {t.node for t in region.running_trials}
     graph = snapshot.graph[region.slug]
     for place, node, state in (
-        (files.best, graph.best, "full training"),
+        (files.best, graph.best, FULL_TRAINING),
         (files.gate, graph.gate, GATE),
     ):
         stamp = untrusted_files.file_stamp(place.job)
         if any(stamp) and node not in running:
             job = snapshot.kept.get(("job", node), stamp, partial(noted_job, place))
-            yield from _stored_bars(region_index, None, state, job)
+            yield from job_bars(region_index, None, state, parse_stays(job), 0.0)

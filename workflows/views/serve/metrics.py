@@ -19,11 +19,23 @@ from trialfleet.infra.pool.machines import State
 from trialfleet.workflows.facts.journal.journal import Ending
 from trialfleet.workflows.facts.journal.last_days import StudyDays
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.status_types import RegionStatus
+from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 from trialfleet.workflows.views.serve.gains import read_gain
 from trialfleet.workflows.views.serve.live_runs import PoolNodes, Snapshot
 
 _NODE_STATES: tuple[State, ...] = ("well", "probing", "sick", "draining")
+_OF_RUNS: tuple[tuple[str, str, Callable[[RunStatus], float | None]], ...] = (
+    ("run_troubles", "Number of faults that block parts of the run.", lambda s: len(s.troubles)),
+    ("run_trials_in_trouble", "Number of trials without progress.", lambda s: len(s.job_troubles)),
+    (
+        "run_lost_work_ratio",
+        "Part of all execution time that was lost.",
+        lambda s: s.work.lost_share,
+    ),
+    ("run_held_jobs", "Number of jobs on hold.", lambda s: len(s.held)),
+    ("run_spent_usd", "Cost of the run's fleet; without a fleet, of its jobs.", lambda s: s.usd),
+    ("run_cap_usd", "Maximum cost of the run.", lambda s: s.money.cap if s.money else None),
+)
 
 
 def exposition(
@@ -55,66 +67,52 @@ class _Metrics(Collector):
     def _run_metrics(self) -> Iterator[Metric]:
         state = _gauge("run_state", "1 for the present state of the study's newest run.", "state")
         info = _gauge("run_info", "The id of the study's newest run, with value 1.", "run")
-        troubles = _gauge("run_troubles", "Number of faults that block parts of the run.")
-        nowhere = _gauge("run_trials_in_trouble", "Number of trials without progress.")
-        lost = _gauge("run_lost_work_ratio", "Part of all execution time that was lost.")
-        held = _gauge("run_held_jobs", "Number of jobs on hold.")
-        spent = _gauge("run_spent_usd", "Cost of the run's fleet; without a fleet, of its jobs.")
-        cap = _gauge("run_cap_usd", "Maximum cost of the run.")
         reading = _gauge("run_look_seconds", "Seconds to read the run's state.")
         for snapshot in self._snapshots:
             status = snapshot.run.status
-            labels = [status.study]
             for each in RunState:
-                state.add_metric([*labels, each.value], status.state is each)
-            info.add_metric([*labels, status.run], 1)
-            troubles.add_metric(labels, len(status.troubles))
-            nowhere.add_metric(labels, len(status.job_troubles))
-            lost.add_metric(labels, status.work.lost_share)
-            held.add_metric(labels, len(status.held))
-            reading.add_metric(labels, snapshot.seconds)
-            if status.usd is not None:
-                spent.add_metric(labels, status.usd)
-            if status.money and status.money.cap is not None:
-                cap.add_metric(labels, status.money.cap)
-        yield from (state, info, troubles, nowhere, lost, held, spent, cap, reading)
+                state.add_metric([status.study, each.value], status.state is each)
+            info.add_metric([status.study, status.run], 1)
+            reading.add_metric([status.study], snapshot.seconds)
+        yield from (state, info, reading)
+        for name, meaning, value in _OF_RUNS:
+            gauge = _gauge(name, meaning)
+            for snapshot in self._snapshots:
+                status = snapshot.run.status
+                if (found := value(status)) is not None:
+                    gauge.add_metric([status.study], found)
+            yield gauge
 
     def _region_metrics(self) -> Iterator[Metric]:
-        labels = ("region",)
         state = _gauge("region_state", "1 for the present state of the region.", "region", "state")
-        trials = CounterMetricFamily(
-            "trialfleet_trials",
-            "Ended trials of the newest run, by state.",
-            labels=("study", "region", "state"),
-        )
-        pending = _gauge(
-            "trials_pending", "Number of trials that have not ended.", "region", "state"
-        )
-        budget = _gauge("trials_budget", "Maximum number of trials of the region.", *labels)
-        best = _gauge("region_best_value", "Best value of the objective so far.", *labels)
-        gain = _gauge(
-            "region_gain",
-            "Gain of the best settings over the current model or the default settings.",
-            *labels,
-        )
+        labels = ("study", "region", "state")
+        text = "Ended trials of the newest run, by state."
+        trials = CounterMetricFamily("trialfleet_trials", text, labels=labels)
+        text = "Number of trials that have not ended."
+        pending = _gauge("trials_pending", text, "region", "state")
+        budget = _gauge("trials_budget", "Maximum number of trials of the region.", "region")
+        best = _gauge("region_best_value", "Best value of the objective so far.", "region")
+        text = "Gain of the best settings over the current model or the default settings."
+        gain = _gauge("region_gain", text, "region")
         for snapshot in self._snapshots:
             for region in snapshot.run.status.regions:
                 own = [snapshot.run.status.study, region.name]
                 for stage in Stage:
                     state.add_metric([*own, stage.value], region.stage is stage)
-                trials.add_metric([*own, "complete"], region.done)
-                trials.add_metric([*own, "failed"], region.failed)
-                trials.add_metric([*own, "pruned"], region.pruned)
-                trials.add_metric([*own, "stopped early"], region.stopped_early)
-                pending.add_metric([*own, "running"], region.running)
-                pending.add_metric([*own, "queued"], region.queued)
-                pending.add_metric([*own, "held"], region.on_hold)
+                for word, count in {
+                    "complete": region.done,
+                    "failed": region.failed,
+                    "pruned": region.pruned,
+                    "stopped early": region.stopped_early,
+                }.items():
+                    trials.add_metric([*own, word], count)
+                waits = {"running": region.running, "queued": region.queued, "held": region.on_hold}
+                for word, count in waits.items():
+                    pending.add_metric([*own, word], count)
                 budget.add_metric(own, region.budget)
-                if region.best is not None:
-                    best.add_metric(own, region.best)
-                found = read_gain(snapshot, region).value
-                if found is not None:
-                    gain.add_metric(own, found)
+                for gauge, value in (best, region.best), (gain, read_gain(snapshot, region).value):
+                    if value is not None:
+                        gauge.add_metric(own, value)
         yield from (state, trials, pending, budget, best, gain)
 
     def _day_metrics(self) -> Iterator[Metric]:

@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trialfleet.errors import InputError
+from trialfleet.untrusted_files import file_stamp
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.study.frozen import load_frozen
@@ -104,10 +105,9 @@ def _wsgi_environ(request: Request, body: bytes) -> dict[str, Any]:
 
 
 class StudyCopy:
-    """The SQLite file `path` with a copy of a run's trials.
+    """The SQLite file `path` with a copy of the SQLite file `source`.
 
-    `source` is the SQLite file that is copied. If the trials are in PostgreSQL, `source` is None,
-    and the copy is never renewed.
+    If the trials are in PostgreSQL, `source` is None, and the copy is never renewed.
     """
 
     def __init__(self, path: Path, source: Path | None) -> None:
@@ -125,18 +125,12 @@ class StudyCopy:
             if self._source is None or time.monotonic() - self._looked < REFRESH_SECONDS:
                 return
             self._looked = time.monotonic()
-            now = _stamp(self._source)
-            if not now or now == self._seen:
+            source = self._source.resolve()
+            now = [file_stamp(source), file_stamp(source.with_name(f"{source.name}-wal"))]
+            if not source.exists() or now == self._seen:
                 return
             copy_sqlite(self._source, self.path)
             self._seen = now
-
-
-def _stamp(path: Path) -> list[tuple[int, int]]:
-    """Return a value that changes when a SQLite file or its write-ahead log is written."""
-    files = (path, path.with_name(path.name + "-wal"))
-    stats = [file.stat() for file in files if file.exists()]
-    return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
 
 
 def copy_study(run: RunFolder, path: Path) -> StudyCopy:
@@ -164,10 +158,9 @@ def copy_study(run: RunFolder, path: Path) -> StudyCopy:
 
 
 def optuna_dashboard(copy: StudyCopy) -> Application:
-    """Return optuna-dashboard as a WSGI application that shows `copy`.
+    """Return optuna-dashboard as a WSGI application that shows `copy`, and may edit it.
 
-    Each request first calls `copy.refresh`. The application also accepts requests that edit the
-    copy. Raises InputError if optuna-dashboard isn't installed.
+    Each request first calls `copy.refresh`. InputError if optuna-dashboard isn't installed.
     """
     try:
         from optuna_dashboard import wsgi

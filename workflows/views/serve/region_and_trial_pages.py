@@ -103,10 +103,8 @@ def _facts(
     verdict = gains.read_new_verdict(snapshot, region.slug)
     if verdict and not (region.gate or region.not_latest):  # otherwise the report has it
         yield "Gate", verdict.why, "good" if verdict.promoted else "bad"
-    if region.drift:
-        yield "Drift", region.drift, "bad"
-    if region.checks:
-        yield "Checks", region.checks, "bad"
+    for warning in region.warnings:
+        yield "Warning", warning, "bad"
 
 
 def _progress(region: RegionStatus) -> dict[str, str]:

@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from urllib.parse import quote
 
 from trialfleet import untrusted_files
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Outcome
-from trialfleet.workflows.facts.models.listing import ModelState, was_rolled_back
+from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, usd
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.day_outcomes import left_out_or_why
+from trialfleet.workflows.status.day_outcomes import absence_text, left_out_or_why
 from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.serve.current_models import Champion
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
@@ -39,7 +38,6 @@ class Tile:
     """A region's tile on the run's page.
 
     Attributes:
-        stage: the region's state, or `rolled back` if the run's model was rolled back.
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
         shares: three percentages of the region's maximum number of trials: completed or stopped
@@ -116,10 +114,8 @@ def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
     If the outcomes are unknown, the second value says why. Only a daily run has outcomes.
     """
     day, place = snapshot.frozen.day, snapshot.folder.root
-    if day is None:
-        return [], None
     journal = untrusted_files.file_stamp(DailyFolder(place.parent).journal)
-    return snapshot.kept.get("not in run", journal, lambda: left_out_or_why(place, day.date))
+    return snapshot.kept.get("not in run", journal, lambda: left_out_or_why(place, day))
 
 
 def _money(snapshot: Snapshot) -> tuple[str, str, str]:
@@ -164,28 +160,17 @@ def build_tile(snapshot: Snapshot, region: RegionStatus) -> Tile:
     under_way += [f"{region.all_failed} failed"] if region.all_failed else []
     under_way += [f"{region.stopped_early} stopped early"] if region.stopped_early else []
     parts = (region.done + region.stopped_early, region.all_failed + region.pruned, region.running)
-    current = _current_instead(snapshot, region)
     return Tile(
         name=region.name,
         slug=region.slug,
-        stage=ModelState.ROLLED_BACK.value if current else region.stage.value,
-        tone="idle" if current else _TONES.get(region.stage, "idle"),
+        stage=region.stage.value,
+        tone=_TONES.get(region.stage, "idle"),
         gain=read_gain(snapshot, region),
         age=_model_age(snapshot, region),
         trials=" · ".join([f"{region.finished} of {region.budget}", *under_way]),
         shares=tuple(round(100 * part / region.budget, 1) for part in parts),
-        why=f"{current}'s model is current"
-        if current
-        else shorten(_concern_reason(region), _REASON),
+        why=shorten(_concern_reason(region), _REASON),
     )
-
-
-def _current_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
-    """Return the run of the current model if this run's model was rolled back, otherwise None."""
-    champion = snapshot.champions.get(region.slug)
-    if region.published is None or (champion and champion.run == snapshot.run.status.run):
-        return None
-    return was_rolled_back(Path(region.published))
 
 
 def _model_age(snapshot: Snapshot, region: RegionStatus) -> str:
@@ -208,13 +193,9 @@ def age_text(champion: Champion, now: datetime) -> str:
 
 
 def _concern_reason(region: RegionStatus) -> str:
-    cause = region.cause
-    attempts = (
-        f"{cause.attempts} of {cause.of} failed attempts: {cause.error}"
-        if cause and not region.done
-        else ""
-    )
-    return region.reason or region.drift or region.not_latest or attempts
+    attempts = str(region.cause).partition(SEE)[0] if region.cause and not region.done else ""
+    known = (region.reason, region.model_note, *region.warnings, attempts)
+    return next(filter(None, known), "")
 
 
 def counts(made: list[Tile]) -> list[tuple[str, int]]:
@@ -233,7 +214,7 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
     if status.money and (status.money.trouble or status.money.ended):
         found.append(Concern(why=status.money.ended or status.money.trouble or ""))
     absent, unknown = _not_in_run(snapshot)
-    found += [Concern(what=one.region, why=one.why) for one in absent]
+    found += [Concern(why=absence_text(one)) for one in absent]
     found += [Concern(why=unknown)] if unknown else []
     found += [Concern(why=trouble) for trouble in status.run_troubles]
     if status.work.is_much_lost:
@@ -248,10 +229,10 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
             Concern(
                 what=region.name,
                 region=region.slug,
-                why=region.reason or str(region.cause or "") or region.stage.value,
+                why=region.failure or region.stage.value,
             ),
             region.slug,
-            (region.stage, region.reason, str(region.cause)),
+            (region.stage, region.failure),
         )
         for region in status.regions
         if region.stage in {Stage.FAILED, Stage.HELD, Stage.LOST}
@@ -262,7 +243,7 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
             Concern(
                 what=held.node,
                 region=_node_region(snapshot, held.node),
-                why=f"job {held.job} is on hold: {held.reason}",
+                why=str(held),
             ),
             held.job,
             held.reason,

@@ -91,8 +91,7 @@ def _read(folder: RunFolder) -> ListedRun:
 def _seconds(folder: RunFolder, state: RunState, began: datetime) -> float | None:
     if state is RunState.PLANNED:
         return None
-    is_under_way = state in {RunState.RUNNING, RunState.HELD}
-    end = datetime.now(UTC) if is_under_way else last_finished(folder)
+    end = datetime.now(UTC) if state.has_jobs else last_finished(folder)
     return (end - began).total_seconds() if end else None
 
 

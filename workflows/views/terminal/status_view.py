@@ -87,7 +87,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
         for (text, color), names in _group_notes(status).items()
         if not said or _omit_known_cause(text, status, said)
     ]
-    parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
+    parts += [Text(str(held), "yellow") for held in status.held]
     parts += [Text(trouble, "yellow") for trouble in status.troubles]
     parts += [Text(_repair_line(repair), "dim") for repair in status.repairs[-_SHOWN_REPAIRS:]]
     steps = next_steps(status) if status.state.can_resume else []
@@ -107,10 +107,7 @@ def _region_notes(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f": {region.cause}", "yellow"
     if region.spent and region.spent not in (region.reason or ""):
         yield f": no more trials: {region.spent}", "default"
-    gate = region.gate if region.gate and region.gate.is_worse else None
-    not_latest = shorten_promote(region.not_latest) if region.not_latest else gate
-    known = (not_latest, region.drift, region.holdout, region.changed, region.checks)
-    for words in filter(None, known):
+    for words in filter(None, (shorten_promote(region.model_note), *region.warnings)):
         yield f": {words}", "yellow"
 
 
@@ -270,9 +267,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
 
 
 def _failure_reason(region: RegionStatus) -> str:
-    if region.stage is not Stage.FAILED:
-        return ""
-    return region.cause.short_text if region.cause else in_short(region.reason or "")
+    return region.short_failure if region.stage is Stage.FAILED else ""
 
 
 def value_text(value: float | None, decimals: int | None) -> str:
@@ -357,7 +352,7 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
     for region in status.regions:
         yield region.slug, _region_line(region, status.metric)
     for held in status.held:
-        yield held.job, f"held: {held.node} (job {held.job}): {held.reason}"
+        yield held.job, str(held)
 
 
 def _shorten_line(line: str) -> str:

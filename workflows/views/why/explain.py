@@ -11,11 +11,15 @@ from trialfleet.classads import JobStatus, value
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.journal import Journal, Outcome, latest_outcomes
+from trialfleet.workflows.facts.journal.journal import Journal, Outcome
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.runs.lookup import find_run
 from trialfleet.workflows.rules.states import RunState
-from trialfleet.workflows.status.day_outcomes import left_out_or_why, unknown_days_text
+from trialfleet.workflows.status.day_outcomes import (
+    left_out_or_why,
+    outcomes_now,
+    unknown_days_text,
+)
 from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
@@ -79,7 +83,7 @@ def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGrap
 def _explain_run(reader: RunFactsReader) -> Answer:
     """Return the answer about a fault that blocks the run; without a fault, about its regions."""
     run, day, folder = reader.run(), reader.frozen.day, reader.files.root
-    absent, trouble = left_out_or_why(folder, day.date) if day else ([], None)
+    absent, trouble = left_out_or_why(folder, day)
     troubles = [trouble] if trouble else []
     if run.state not in {RunState.DONE, RunState.FAILED} and (
         answer := explain_blocked(run, run.snapshot.faults)
@@ -143,7 +147,7 @@ def _newest(folder: DailyFolder, region: str) -> Outcome | None:
 
 
 def _outcomes(folder: DailyFolder, region: str) -> list[Outcome]:
-    found = latest_outcomes(Journal(folder.journal).outcomes())
+    found = outcomes_now(Journal(folder.journal))
     return [outcome for (_, name), outcome in found.items() if name == region]
 
 

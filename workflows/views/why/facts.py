@@ -1,14 +1,13 @@
 """The facts from which `trialfleet why` derives its answer, as plain data.
 
-The rules that choose the answer are pure functions of these facts. So the rules read no source.
-If a source is unreachable, this is a fact, too.
+The rules are pure functions of these facts. That a source is unreachable is a fact, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from trialfleet.infra.fleet.commands.status import NodeStatus
 
 Htcondor = Literal["answers", "pool-down", "schedd-down"]
-STALE = timedelta(minutes=5)  # a running autoscaler reports at least this often
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,7 @@ class Scaling:
 
     Attributes:
         report: the autoscaler's last report, or None.
-        wanted: whether the run should have an autoscaler: its study has autoscaling on, or an
-            autoscaler has reported on the run.
+        wanted: whether the study has autoscaling on, or an autoscaler has reported on the run.
     """
 
     report: Mapping[str, Any] | None
@@ -59,14 +56,6 @@ class Scaling:
         """The number of nodes that were started, but haven't joined the pool yet."""
         step = (self.report or {}).get("step") or {}
         return int((step.get("nodes") or {}).get("coming", 0))
-
-    def silence_start(self, now: datetime) -> datetime | None:
-        """Return the time of the last report if it is older than `STALE`, otherwise None."""
-        try:
-            at = datetime.fromisoformat(str((self.report or {})["at"]))
-        except (KeyError, ValueError):
-            return None
-        return at if now - at > STALE else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,10 +229,7 @@ class InstanceFacts:
 
     @property
     def stage(self) -> str:
-        """The stage that `trialfleet fleet status` shows or, if unknown, the state in the pool.
-
-        The text is "" if both are unknown.
-        """
+        """The stage that `fleet status` shows or, if unknown, the state in the pool, or ""."""
         if self.node or not self.machine:
             return self.node.stage if self.node else ""
         state = self.machine.state()

@@ -62,7 +62,7 @@ def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
         or _waits_for_slot(run, region)
         or _explain_continuing(run, region)
     )
-    also = filter(None, (region.changed, region.checks, _no_more_trials_text(region)))
+    also = filter(None, (*region.warnings, _no_more_trials_text(region)))
     notes = tuple(dict.fromkeys((*found.notes, *also)))
     return replace(found, subject=region.name, notes=notes)
 
@@ -116,22 +116,22 @@ def _ended_well(region: RegionFacts) -> Answer | None:
             "to make it the current model",
             _promote(region),
         )
-        return replace(answer, notes=(*((_BY_DAYS,) if _DAYS.search(why) else ()), *_notes(region)))
+        return replace(answer, notes=(_BY_DAYS,)) if _DAYS.search(why) else answer
     why = f"its model is published and current: {region.published}"
     why += f"; {region.gate}" if region.gate else ""
-    return Answer(Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
+    return Answer(Kind.WELL, Blame.NOBODY, why)
 
 
 def _chosen_by_person(region: RegionFacts, moved: Change) -> Answer:
     why = f"its model has been current {_since_text(moved)}: {region.published}{_had_kept(region)}"
-    return Answer(Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
+    return Answer(Kind.WELL, Blame.NOBODY, why)
 
 
 def _explain_no_longer_current(region: RegionFacts, moved: Change) -> Answer:
     if moved.by == "publish":
         current = f"the model of {moved.run} has been current {_since_text(moved)}"
         why = f"its model is published; {current}"
-        return Answer(Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
+        return Answer(Kind.WELL, Blame.NOBODY, why)
     how = "was rolled back" if moved.by == "rollback" else "is no longer current"
     return Answer(
         Kind.NOT_LATEST,
@@ -161,16 +161,8 @@ def region_notes(region: RegionFacts, answer: Answer) -> list[str]:
     If `answer` says why the region's new model is not current, this reason is the first note.
     """
     lines = [answer.why] if answer.kind in NOT_CURRENT else []
-    lines += (
-        [str(region.gate)]
-        if region.gate and region.gate.is_worse and answer.kind is Kind.WELL
-        else []
-    )
-    return [f"{region.name}: {' '.join(line.split())}" for line in (*lines, *_notes(region))]
-
-
-def _notes(region: RegionFacts) -> tuple[str, ...]:
-    return tuple(filter(None, (region.holdout, region.changed, region.checks)))
+    lines += [region.model_note] if region.model_note and answer.kind is Kind.WELL else []
+    return [f"{region.name}: {' '.join(line.split())}" for line in (*lines, *region.warnings)]
 
 
 def _explain_rejected(region: RegionFacts, verdict: Verdict) -> Answer:

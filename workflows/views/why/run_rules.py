@@ -81,8 +81,7 @@ def _explain_held(run: RunFacts) -> Answer | None:
 
 def explain_held(held: HeldJob) -> Answer:
     """Return the answer for a job on hold."""
-    why = f"job {held.job} of {held.node} is on hold: {held.reason}"
-    return Answer(Kind.HELD, Blame.PERSON, why, command=f"condor_release {held.job}")
+    return Answer(Kind.HELD, Blame.PERSON, str(held), command=f"condor_release {held.job}")
 
 
 def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:

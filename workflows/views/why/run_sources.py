@@ -1,7 +1,4 @@
-"""The facts of `trialfleet why` about a run, its regions and DAG nodes, and how they are read.
-
-An unreachable source is a fact, too. Reading changes nothing.
-"""
+"""The facts of `trialfleet why` about a run, its regions and DAG nodes, and how they are read."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ def waiting_job(job: Any, folder: str | None) -> Queued:
     jobs are counted separately.
     """
     named = f"{job['ClusterId']}.{job['ProcId']}"
+    job["QDate"] = 0  # the machine that a retry avoids for two minutes is suitable, too
     seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
     if value(job, "JobStatus") == JobStatus.BLOCKED:
         return Queued(job=named, seconds=seconds, blocked=True)

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 
 from trialfleet.workflows.facts.jobs.job_facts import LONG
+from trialfleet.workflows.facts.runs.spending import silence_start
 from trialfleet.workflows.formatting import count_text
 from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
 from trialfleet.workflows.rules.slot_matching import NO_NEGOTIATOR, NOT_STARTED
@@ -202,7 +203,7 @@ def _explain_booting(run: RunFacts, scaling: Scaling) -> Answer | None:
 
 
 def _explain_silent_autoscaler(run: RunFacts, scaling: Scaling) -> Answer | None:
-    since = scaling.silence_start(run.now)
+    since = silence_start(scaling.report or {}, run.now)
     state = (scaling.report or {}).get("state")
     if scaling.report is None:
         why = "no node starts: the fleet's autoscaler has not reported yet"

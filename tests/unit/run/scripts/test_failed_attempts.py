@@ -79,7 +79,7 @@ def test_the_report_names_the_cause_and_its_file(scripts: Scripts) -> None:
     report = read_report(scripts.folder)
     (region,) = report.regions
     assert region.cause is not None
-    assert "ModuleNotFoundError: No module named 'x'; see " in region.cause
+    assert "ModuleNotFoundError: No module named 'x'; see " in str(region.cause)
     assert "ModuleNotFoundError" in text_of(report)
 
 

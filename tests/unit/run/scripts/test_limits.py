@@ -174,6 +174,22 @@ def test_spending_names_the_nodes_that_run_after_the_autoscaler_ended(make_run: 
     assert money(now).nodes_left is None
 
 
+def test_a_silent_autoscaler_is_a_trouble_only_of_a_run_under_way(make_run: MakeRun) -> None:
+    folder = RunFolder(make_run(fleet={"name": "mute", "aws_regions": ["eu-west-1"]}).folder)
+    spec, now = load_frozen(folder.study).study.fleet, datetime(2026, 11, 27, 5, 0, tzinfo=UTC)
+    report = {"run": "r1", "state": "scaling", "at": "2026-11-27T04:50:00+00:00", "step": {}}
+    for age, is_under_way, trouble in (
+        (10, True, "has not reported since 04:50 UTC"),
+        (10, False, None),
+        (4, True, None),
+    ):
+        at = (now - timedelta(minutes=age)).isoformat()
+        folder.fleet_state.write_text(json.dumps(report | {"at": at}))
+        money = spending.read_spending(folder, "r1", spec, now, is_under_way=is_under_way)
+        assert money is not None
+        assert money.trouble == trouble
+
+
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_the_status_shows_the_money_spent_and_left(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_hand: bool
