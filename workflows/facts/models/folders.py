@@ -28,15 +28,7 @@ def region_models_folder(study: Study, slug: str) -> Path:
 
     Raises InputError if this folder or its parent is a published model.
     """
-    return published_models_folder(study.publish, study.name, slug)
-
-
-def published_models_folder(publish: str, study: str, slug: str) -> Path:
-    """Return the folder of a region's models in the publish folder `publish`.
-
-    Raises InputError if this folder or its parent is a published model.
-    """
-    models_folder = Path(publish) / study / slug
+    models_folder = Path(study.publish) / study.name / slug
     for folder in (models_folder.parent, models_folder):
         if (folder / PROVENANCE).exists():
             raise InputError(
