@@ -461,11 +461,9 @@ def test_an_ambiguous_or_unknown_name_is_refused_with_the_choices(
     publish(model, tmp_path / "models/b/JFK")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        InputError, match=r"any of 2 models; name one of them: a/JFK, b/JFK"
-    ):
+    with pytest.raises(InputError, match=r"any of 2 models; name one of them: a/JFK, b/JFK"):
         find_model("JFK")
-    with pytest.raises(InputError, match=r"'JFJ' is neither .*\(did you mean 'JFK'\?\).* here: JFK"):
+    with pytest.raises(InputError, match=r"did you mean 'JFK'\?\).* here: JFK"):
         find_model("JFJ")
     for name in ("models/a/JFK", "a/JFK"):
         assert find_model(name) == Path("models/a/JFK/latest")

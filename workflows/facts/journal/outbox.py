@@ -33,14 +33,13 @@ CREATE TABLE IF NOT EXISTS events (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS deliveries (
     event TEXT NOT NULL REFERENCES events (id), channel TEXT NOT NULL, title TEXT NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('waiting', 'sent', 'given up')),
+    state TEXT NOT NULL CHECK (state IN ('waiting', 'sent', 'abandoned')),
     tries INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0, first REAL, error TEXT,
     changed TEXT NOT NULL, PRIMARY KEY (event, channel)
 ) STRICT;
 """
 
 State = Literal["waiting", "sent", "abandoned"]
-_ABANDONED = "given up"  # in the database
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +121,7 @@ class Outbox:
                 " ORDER BY number, deliveries.rowid"
             ).fetchall()
         return [
-            _DELIVERY.validate_python(
-                {
-                    **row,
-                    "event": Event.read(json.loads(row["content"])),
-                    "state": "abandoned" if row["state"] == _ABANDONED else row["state"],
-                }
-            )
+            _DELIVERY.validate_python(row | {"event": Event.read(json.loads(row["content"]))})
             for row in map(dict, rows)
         ]
 
@@ -164,7 +157,7 @@ class Outbox:
 
     def abandon(self, deliveries: Iterable[Delivery], error: str) -> None:
         """Record that these deliveries will never be sent, and `error` as the reason."""
-        self._settle(deliveries, _ABANDONED, error)
+        self._settle(deliveries, "abandoned", error)
 
     def put_off(self, deliveries: Iterable[Delivery], error: str, now: float, due: float) -> None:
         """Record that sending failed with `error` at `now`; the next try follows at `due`."""
@@ -180,7 +173,7 @@ class Outbox:
         with self._open() as connection:
             connection.execute("UPDATE deliveries SET due = 0 WHERE state = 'waiting'")
 
-    def _settle(self, deliveries: Iterable[Delivery], state: str, error: str | None) -> None:
+    def _settle(self, deliveries: Iterable[Delivery], state: State, error: str | None) -> None:
         with self._open() as connection:
             connection.executemany(
                 "UPDATE deliveries SET state = ?, error = ?, changed = ?"

@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.journal.journal import Attempt, Journal, Outcome
 from trialfleet.workflows.facts.journal.shared_rows import Row, SharedRows
 
 _ATTEMPT, _OUTCOME = TypeAdapter(Attempt), TypeAdapter(Outcome)
-_SENT = "told"  # the kind of the rows of sent events; both managers must know it, so the name stays
+_SENT = "sent"  # the kind of the rows of sent events
 
 Wait = Callable[[OptimizerError], None]
 

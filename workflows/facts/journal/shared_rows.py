@@ -56,7 +56,7 @@ class Row:
     `key` is unique among the records of the same kind.
     """
 
-    kind: str  # attempt, ended, outcome, or told for an event whose alerts were sent
+    kind: str  # attempt, ended, outcome, or sent for an event whose alerts were sent
     key: str
     content: dict[str, Any]
 

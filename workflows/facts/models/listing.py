@@ -68,7 +68,6 @@ class PublishedModel:
             "run": self.run,
             "as_of": self.as_of,
             "current": self.is_current,
-            "in_force": self.is_current,  # earlier name of `current`; removed in the next release
             "standing": self.standing.value,
             "awaits_since": self.awaits_since,
             "metric": self.metric,

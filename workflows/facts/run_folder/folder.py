@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from trialfleet import nodes
 from trialfleet.optimizer.service_client import LOG
@@ -15,23 +14,12 @@ TRIALS = "trials"
 FAILING = "failing.json"
 
 
-def path_property(
-    name: str, *, parent: str = "root", earlier_name: str = ""
-) -> cached_property[Path]:
+def path_property(name: str, *, parent: str = "root") -> cached_property[Path]:
     """Return a property of a folder's class: the path of the file `name`.
 
-    `parent` is the name of the attribute with the path of the file's folder. In `name`, {} stands
-    for the name of the folder `root`. If the file exists under `earlier_name`, its name in earlier
-    releases, the property is that path.
+    `parent` is the name of the attribute with the path of the file's folder.
     """
-
-    def path(folder: Any) -> Path:
-        place: Path = getattr(folder, parent)
-        if earlier_name and (old := place / earlier_name).exists():
-            return old
-        return place / name.format(folder.root.name)
-
-    return cached_property(path)
+    return cached_property(lambda folder: getattr(folder, parent) / name)
 
 
 def note_path(log: Path) -> Path:
@@ -277,7 +265,7 @@ class RunFolder:
     failing = path_property(FAILING)  # why the report can't be written; absent until a failure
     # Held by the process that submits, stops or repairs the run; the file's old name stays.
     run_lock = path_property("hand.lock")
-    repairs = path_property("repairs.json", earlier_name="mends.json")  # the supervisor's repairs
+    repairs = path_property("repairs.json")  # the supervisor's repairs
     # The checksums of the data files that were read so far, a JSON line each.
     checksums = path_property("checksums.jsonl")
     # The AWS account of the fleet that the run scales, and how to reach it; no secret.
@@ -291,9 +279,9 @@ class RunFolder:
     # The AWS settings for the gangs' keeper; exists if checkpoints of gangs are in S3.
     gang_variables = path_property("gang.variables.json")
     # Previous results that the optimiser learns from; absent if it has none.
-    previous_results = path_property("previous.json", earlier_name="former.json")
+    previous_results = path_property("previous.json")
     # Why no more trials, or full trainings, start for lack of money; absent until then.
-    out_of_money = path_property("out-of-money.json", earlier_name="unpaid.json")
+    out_of_money = path_property("out-of-money.json")
     # The mark that a region's full training left no model; absent until then.
     no_model = path_property("no-model.json")
     # The mark that the run should be in the queue; `repair` makes it before it submits the run.
