@@ -70,7 +70,7 @@ def ended_by_node(files: DagFiles) -> bool:
 def removal(files: DagFiles) -> str | None:
     """Return why the DAGMan job was removed; None if the last event in its log isn't a removal."""
     events = read_events(files.log)
-    if not events or events[-1].type.name != "JOB_ABORTED":
+    if not events or events[-1].kind != "JOB_ABORTED":
         return None
     return str(events[-1].get("Reason") or "no reason given")
 

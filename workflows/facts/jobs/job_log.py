@@ -20,7 +20,6 @@ from typing import Any
 from trialfleet.workflows.facts.jobs.executions import (
     Execution,
     ExecutionEnd,
-    event_time,
     interrupted_starts,
     parse_executions,
     read_events,
@@ -210,14 +209,14 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
 
 def read_removals(log: Path) -> list[float]:
     """Return when the jobs in an event log were removed, in Unix seconds, oldest first."""
-    return [event_time(event) for event in read_events(log) if event.type.name == "JOB_ABORTED"]
+    return [event.time for event in read_events(log) if event.kind == "JOB_ABORTED"]
 
 
 def first_failure(log: Path) -> int | None:
     """Return the first nonzero exit code in a log's last attempt; None if there is none."""
     for event in submissions(read_events(log))[-1]:
-        if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
-            return int(event["ReturnValue"])
+        if event.kind == "JOB_TERMINATED" and event.get("ReturnValue"):
+            return int(event.get("ReturnValue"))
     return None
 
 
@@ -315,6 +314,6 @@ def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float |
         return max(known, default=None)
     events = read_events(place.log)
     for name in ("ProportionalSetSize", "ResidentSetSize"):
-        if sizes := [int(event[name]) for event in events if name in event]:
+        if sizes := [int(size) for event in events if (size := event.get(name)) is not None]:
             return round(max(sizes) / 1024, 1)
     return None
