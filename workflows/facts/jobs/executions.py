@@ -134,10 +134,7 @@ def read_events(log: Path) -> tuple[Event, ...]:
 
 
 def split_events(content: bytes) -> list[bytes]:
-    """Return the texts of a log's events, without an event that is still being written.
-
-    If a crash cut an event short, its beginning is a text of its own.
-    """
+    """Return the texts of a log's complete events, and of the beginning of one that a crash cut."""
     texts = content.split(EVENT_ENDS)[:-1]
     return [part for text in texts for part in _EVENT_BEGINS.split(text) if part]
 
@@ -246,10 +243,7 @@ def submissions(events: Iterable[Event]) -> list[list[Event]]:
 
 
 def without_marks(events: Iterable[Event]) -> list[Event]:
-    """Return the events, but only the last of successive marks.
-
-    The last mark shows until when the execution was alive.
-    """
+    """Return the events, but only the last of successive marks: until then, the job was alive."""
     all_events = list(events)
     following = [event.mark for event in all_events[1:]] + [None]
     return [e for e, mark in zip(all_events, following, strict=False) if not (e.mark and mark)]
@@ -270,7 +264,7 @@ def parse_executions(events: Iterable[Event]) -> list[Execution]:
             latest[proc] = len(found)
             properties = slot_properties(event)
             found.append(Execution(slot, now, now, proc=proc, properties=properties))
-        elif proc in latest and not _brings_input(event):
+        elif proc in latest and not (kind == "FILE_TRANSFER" and event.get("Type") in _INPUT):
             last = found[latest[proc]]
             if kind == "GENERIC":
                 last = _apply_mark(last, event)
@@ -278,10 +272,6 @@ def parse_executions(events: Iterable[Event]) -> list[Execution]:
             elif not last.is_over:
                 found[latest[proc]] = _apply_event(last, event)
     return found
-
-
-def _brings_input(event: Event) -> bool:
-    return event.kind == "FILE_TRANSFER" and event.get("Type") in _INPUT
 
 
 def _apply_event(execution: Execution, event: Event) -> Execution:

@@ -97,11 +97,7 @@ class PricedExecution:
 
     @property
     def lost_seconds(self) -> float:
-        """The seconds of lost work.
-
-        A failed execution loses all its work. An evicted execution loses its work since its last
-        checkpoint.
-        """
+        """The seconds of lost work: of a failed execution all, of an evicted one the unsaved."""
         if not self.end.is_lost:
             return 0.0
         saved = self.saved if self.end is ExecutionEnd.EVICTED else None
@@ -170,10 +166,7 @@ def read_between_trials(
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[PricedExecution], frozenset[str]]:
-    """Return the executions of a job of several trials, and which other steps the job ran.
-
-    The other steps can be "best" (the full training) and "gate".
-    """
+    """Return the executions of a job of several trials, and its other steps (`WholeJob.ends`)."""
     attempts, ends = read_whole_job(log)
     return _build_stays(attempts, price, now=now), ends
 
@@ -197,8 +190,7 @@ def total_cost(stays: Iterable[PricedExecution]) -> float | None:
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
     """Return start and end of each execution in a job's event log, in Unix seconds, oldest first.
 
-    The last end is infinite if the job may still run. Another end is None if a crash kept it out of
-    the log.
+    The last end is infinite if the job may still run. Another end is None if it isn't in the log.
     """
     executions = [each for part in submissions(read_events(log)) for each in parse_executions(part)]
     spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
@@ -268,10 +260,7 @@ def _build_stays(
 
 
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
-    """Return the price of each execution's slot in USD per hour; None for an unknown price.
-
-    The keys are `id(execution.properties)`, because a mapping can't be a key.
-    """
+    """Return the price of each execution's slot in USD per hour, by `id(execution.properties)`."""
     slots = {id(each.properties): each.properties for each in executions}
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
 

@@ -108,8 +108,8 @@ def _marks_by_execution(events: Iterable[Event]) -> list[list[tuple[float, Mark]
 def _parse_executions(events: Sequence[Event]) -> list[Execution]:
     """Return the executions of one submission of a job of several trials.
 
-    If the agent exited because it got no answer, the execution doesn't count as failed. No work
-    was lost: the agent asks for a trial only after the previous trial's result has arrived.
+    An execution whose agent got no answer doesn't count as failed: no work was lost, because the
+    agent asks for a trial only after the previous trial's result has arrived.
     """
     found = parse_executions(events)
     ended = [event for event in events if event.kind == "JOB_TERMINATED"]

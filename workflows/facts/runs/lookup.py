@@ -38,10 +38,9 @@ _MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run's folder below `./runs`.
+    """A run's folder below `./runs`, and when the run was planned, in Unix seconds.
 
-    `study` is the name of the folder above; empty if that is `./runs`. `run` is the name of the
-    run's folder. `planned` is when the run was planned, in Unix seconds.
+    `study` is the name of the folder above; empty if that is `./runs`.
     """
 
     folder: Path
@@ -142,10 +141,7 @@ def _find_by_name(name: str, runs: list[FoundRun], *, planned: bool) -> list[Fou
 
 
 def _find_by_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
-    """Return the runs of the only study whose name begins with `name`.
-
-    The result is empty if several studies begin with `name`, or if a run's id does.
-    """
+    """Return the runs of the only study that begins with `name`; none if a run's id does."""
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
     return [] if is_other else found
@@ -170,7 +166,7 @@ def _run_list(runs: Sequence[FoundRun]) -> str:
 
 
 def _name_list(names: Iterable[str]) -> str:
-    return join_names([*names], _SHOWN)
+    return join_names([*names], _SHOWN) or "none"
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -213,20 +209,16 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
         return find_model(region, study).parent.absolute()
     folder = place.parent if place.name == LATEST or read_provenance(place) else place
     if not (exists(folder) and folder.is_dir() and list_models(folder)):
-        studies = ", ".join(sorted(_studies_with_models()))
         raise InputError(
             f"there are no models below the folder {region!r}; name a region, or the folder of its "
-            "models (models/STUDY/REGION), or a study with --study"
-            f"; studies with models here: {studies or 'none'}"
+            "models (models/STUDY/REGION), or a study with --study; studies with models here: "
+            + _name_list(sorted(_studies_with_models()))
         )
     return folder.absolute()
 
 
 def _named_place(name: str) -> Path | None:
-    """Return the path that `name` is, or None for the name of a region or a model.
-
-    Raises InputError if `name` can't be any of these.
-    """
+    """Return the path that `name` is; None for a region or model. InputError if it can't be any."""
     if not name:  # such as an unset variable of a shell
         raise InputError(
             "the name of the region or model is empty; name a region, STUDY/REGION or a folder"
@@ -349,7 +341,7 @@ def find_models(name: str) -> list[Path]:
         raise InputError(
             f"{name!r} is a region, and each run has a model of it; "
             f"name the run: RUN/{read_region_name(model.parent)}; runs, newest first: "
-            f"{_name_list(runs_with_models(model.parent)) or 'none'}"
+            f"{_name_list(runs_with_models(model.parent))}"
         )
     published = published_models(find_run(name))
     if not published:
@@ -362,9 +354,8 @@ def _unknown_model_text(name: str, runs: list[FoundRun], study: str | None) -> s
     folders = _publish_folders(runs)
     studies = sorted({run.study for run in runs_here()} | _studies_with_models())
     if study not in {None, *studies}:
-        return f"no study {study!r}{did_you_mean(str(study), studies)}; studies: " + (
-            _name_list(studies) or "none"
-        )
+        guess = did_you_mean(str(study), studies)
+        return f"no study {study!r}{guess}; studies: {_name_list(studies)}"
     if before and before not in folders:
         try:
             known = published_models(find_run(before))
@@ -372,14 +363,14 @@ def _unknown_model_text(name: str, runs: list[FoundRun], study: str | None) -> s
             return f"{name!r} is neither a model's folder nor RUN/REGION: {error}"
         return (
             f"the run {before!r} has published no model of {region!r}"
-            f"{did_you_mean(region, known)}; regions: {_name_list(known) or 'none'}"
+            f"{did_you_mean(region, known)}; regions: {_name_list(known)}"
         )
     places = [place for folder in folders.values() if folder for place in folder.glob("[!.]*")]
     names = sorted({*map(read_region_name, filter(Path.is_dir, places)), *region_names_here(study)})
     return (
         f"{name!r} is neither a model's folder nor a region for which a run in "
         f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, names)}; "
-        f"regions with models here: {_name_list(names) or 'none'}"
+        f"regions with models here: {_name_list(names)}"
     )
 
 

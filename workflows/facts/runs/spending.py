@@ -35,7 +35,7 @@ Mode = Literal["tune", "final"]
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
     """Record why no money is left for trials (`tune`), or for trials and full trainings (`final`).
 
-    Nothing changes if a reason for `mode` or for `final` is already recorded.
+    The first reason for `mode` stays, and so does one for `final`.
     """
     noted = read_out_of_money(folder)
     if mode not in noted and "final" not in noted:
@@ -43,10 +43,7 @@ def note(folder: RunFolder, mode: Mode, reason: str) -> None:
 
 
 def read_out_of_money(folder: RunFolder) -> dict[str, str]:
-    """Return why no money is left, by mode; empty if there is money.
-
-    The mode is `tune` for trials, or `final` for trials and full trainings.
-    """
+    """Return why no money is left, by mode (see `note`); empty if there is money."""
     return read_record(folder.out_of_money, shape=Reasons) if folder.out_of_money.exists() else {}
 
 
