@@ -33,23 +33,19 @@ OVERHEAD = frozenset({Kind.BOOT, Kind.IDLE})
 class CostItem:
     """The cost of one job on one machine, or of a machine's time without a job.
 
-    Attributes:
-        day: the day of a daily run, or the day on which another run was planned.
-        seconds: how long the job held its slot. Boot and idle time is counted for whole machines:
-            ten seconds of a half-idle machine count as five.
-        usd: the cost, or None if the machine's price is unknown.
-        instance: the EC2 instance, or None on other machines.
+    `seconds` is how long the job held its slot. Boot and idle time is counted for whole machines:
+    ten seconds of a half-idle machine count as five.
     """
 
     study: str = ""
     run: str = ""
-    day: str = ""
+    day: str = ""  # of a daily run, or on which another run was planned
     team: str = ""
     region: str = ""
     kind: Kind
     seconds: float
-    usd: float | None
-    instance: str | None = None
+    usd: float | None  # None if the machine's price is unknown
+    instance: str | None = None  # None on other machines than EC2's
 
 
 @dataclass(frozen=True, kw_only=True)

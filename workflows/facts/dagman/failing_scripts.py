@@ -25,18 +25,16 @@ _CLOCK = 1.0  # seconds; a smaller difference between two files' times proves no
 class FailingScript:
     """A DAG node's script whose last run failed.
 
-    `script` is a word for what the script does, such as `ask`, which prepares a job. `cause` is
-    "storage" if the trial database failed, "space" if a disk is full, and otherwise "error".
-    `times` is the number of failures in a row with this cause. `since` is the time of the first
-    failure after the last success, in ISO 8601.
+    `cause` is "storage" if the trial database failed, "space" if a disk is full, and otherwise
+    "error".
     """
 
     node: str
-    script: str
+    script: str  # what it does, such as `ask`, which prepares a job
     error: str
     cause: Cause
-    times: int
-    since: str
+    times: int  # failures in a row with this cause
+    since: str  # the first failure after the last success, in ISO 8601
 
     def __str__(self) -> str:
         what = self.node if self.node == self.script else f"{self.script} of {self.node}"

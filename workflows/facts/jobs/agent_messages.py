@@ -52,24 +52,15 @@ class ReportedEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentMessage:
-    """The last message of a job's agent.
-
-    Attributes:
-        say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "ended" (a trial has
-            ended) or "ask" (the agent asks for a trial).
-        trial: the trial's name; empty if `say` is "ask".
-        ended: how the trial ended; meaningless unless `say` is "ended".
-        wants: whether the agent can train another trial.
-        time: when the message was first sent, in Unix seconds, by the clock of the agent's machine.
-    """
+    """The last message of a job's agent: a trial begun, saved or ended, or the ask for a trial."""
 
     job: str
     turn: MessageId
     say: Say
-    trial: str
-    ended: ReportedEnd
-    wants: bool
-    time: float
+    trial: str  # empty if `say` is "ask"
+    ended: ReportedEnd  # meaningless unless `say` is "ended"
+    wants: bool  # the agent can train another trial
+    time: float  # of its first sending, in Unix seconds by the clock of the agent's machine
 
     def reports_end_of_trial(self, name: str) -> bool:
         """Return whether the message reports the end of the trial `name`."""

@@ -44,22 +44,15 @@ State = Literal["waiting", "sent", "abandoned"]
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """One event for one channel (where alerts are sent).
-
-    Attributes:
-        channel: the channel's key, from `channel_key`.
-        tries: the number of failed tries.
-        due: the time of the next try, in Unix seconds.
-        first: the time of the first failed try, in Unix seconds; None if no try has failed.
-    """
+    """One event for one channel (where alerts are sent). Times are in Unix seconds."""
 
     event: Event
-    channel: str
+    channel: str  # its `channel_key`
     title: str
     state: State
-    tries: int
-    due: float
-    first: float | None
+    tries: int  # that failed
+    due: float  # when the next try follows
+    first: float | None  # when a try first failed
     error: str | None
     changed: datetime
 

@@ -356,7 +356,7 @@ def _unknown_model_text(name: str, runs: list[FoundRun], study: str | None) -> s
     if study not in {None, *studies}:
         guess = did_you_mean(str(study), studies)
         return f"no study {study!r}{guess}; studies: {_name_list(studies)}"
-    if before and before not in folders:
+    if before and before not in {*folders, *studies}:
         try:
             known = published_models(find_run(before))
         except InputError as error:

@@ -54,17 +54,11 @@ class RegionRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class EndFiles:
-    """The progress of a region's full training and gate.
+    """The progress of a region's full training and gate."""
 
-    Attributes:
-        is_trained: whether the full training has left a result and a model.
-        is_measured: whether the gate has measured the models or decided without measuring.
-        gate_begins: whether trial.json, the order for the gate's job, has been written.
-    """
-
-    is_trained: bool
-    is_measured: bool
-    gate_begins: bool
+    is_trained: bool  # the full training has left a result and a model
+    is_measured: bool  # the gate has measured the models or decided without measuring
+    gate_begins: bool  # trial.json, the order for the gate's job, has been written
 
 
 class RecordsReader:
