@@ -277,9 +277,10 @@ def test_a_truncated_log_is_read_up_to_its_end(tmp_path: Path) -> None:
         USES.format(at="07:07:59", rss=1, pss="")[:40],  # a full disk
         USES.format(at="07:07:59", rss=1, pss="")[:7],
         "008 (006.000.000) 2026-11-22 07:07:59.000 trialfleet: A.l1",
+        "008 (006.000.000) 2026-99-99 07:07:59.000 trialfleet: A.l1.t01 begins\n...\n",
         SUBMITTED.format(job=6).replace("000", "099", 1),  # of a newer HTCondor
     ],
-    ids=["zeros", "half", "half a number", "half a mark", "unknown"],
+    ids=["zeros", "half", "half a number", "half a mark", "no time", "unknown"],
 )
 @pytest.mark.parametrize("at_once", [True, False])
 def test_an_unreadable_event_hides_no_other_event(

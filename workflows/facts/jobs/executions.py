@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -196,7 +197,10 @@ def _parse_ours(text: bytes) -> Event | None:
     if found is None:
         return None
     cluster, proc, time, info = (part.decode(errors="replace") for part in found.groups())
-    return Event("GENERIC", int(cluster), int(proc), _unix_seconds(time), mark=Mark.from_text(info))
+    mark = Mark.from_text(info)
+    with suppress(ValueError):  # a damaged time
+        return Event("GENERIC", int(cluster), int(proc), _unix_seconds(time), mark=mark)
+    return None
 
 
 def _parse_others(texts: list[bytes]) -> list[Event | None]:
@@ -220,11 +224,10 @@ def _events_before_unreadable(texts: list[bytes]) -> Iterator[Event | None]:
 
 
 def _convert(event: JobEvent) -> Event | None:
-    try:
-        kind = event.type.name
-    except ValueError:  # a newer HTCondor's type
-        return None
-    return Event(kind, event.cluster, event.proc, _unix_seconds(str(event["EventTime"])), event)
+    with suppress(ValueError):  # a newer HTCondor's type, or a damaged time
+        time = _unix_seconds(str(event["EventTime"]))
+        return Event(event.type.name, event.cluster, event.proc, time, event)
+    return None
 
 
 def submissions(events: Iterable[Event]) -> list[list[Event]]:
