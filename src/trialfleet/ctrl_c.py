@@ -57,7 +57,7 @@ def stop_if_pressed() -> None:
 
 @contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let SIGTERM and SIGINT call `handler` during the block, in the main thread."""
+    """Let SIGTERM and SIGINT call `handler` during the block; change nothing in other threads."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -22,7 +22,7 @@ def read_reports(path: Path, metric: str) -> dict[int, float]:
     return dict(_read_reports(path, metric, untrusted_files.file_stamp(path)))
 
 
-@lru_cache(maxsize=1 << 7)  # early stopping reads a region's trials again if one has reported
+@lru_cache(maxsize=1 << 5)  # early stopping reads a region's trials again if one has reported
 def _read_reports(path: Path, metric: str, _changed: tuple[int, int]) -> dict[int, float]:
     lines = _last_lines(path, untrusted_files.MOST_REPORTS)
     reports = (found for line in lines if (found := _parse_report(line)))

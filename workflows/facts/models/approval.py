@@ -42,7 +42,7 @@ class UnapprovedModel:
 
 
 def note_awaiting(published: Path) -> None:
-    """Record that a model waits for approval from now on. The caller holds the region's lock."""
+    """Record once that a model waits for approval from now on, holding the lock of its region."""
     file = published.parent / AWAITING
     if object_or_empty(lambda: read_json(file)).get("run") != published.name:
         now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -120,14 +120,11 @@ class StudyGraph:
     @property
     def node_count(self) -> int:
         """The total number of DAG nodes in the run's graph and in the regions' graphs."""
-        return (
-            2
-            + (self.autoscale != "off")
-            + sum(
-                1 + region.gangs + len(region.trial_nodes) + len(region.end_nodes)
-                for region in self.regions
-            )
+        own = sum(
+            1 + region.gangs + len(region.trial_nodes) + len(region.end_nodes)
+            for region in self.regions
         )
+        return 2 + (self.autoscale != "off") + own
 
     @property
     def concurrency(self) -> int:

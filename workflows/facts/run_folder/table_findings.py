@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trialfleet.files import read_json, unless_damaged
+from trialfleet.files import object_or_empty, read_json
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 
@@ -30,9 +30,8 @@ def read_checks(region: RegionFolder) -> dict[str, Any] | None:
     "days" is the number of past days with which the table was compared. "reason" is the text of the
     warnings, or None.
     """
-    return unless_damaged(
-        lambda: {key: read_json(region.checks)[key] for key in ("days", "reason")}, None
-    )
+    found, keys = object_or_empty(lambda: read_json(region.checks)), ("days", "reason")
+    return {key: found[key] for key in keys} if found.keys() >= {*keys} else None
 
 
 def read_warnings(region: RegionFolder) -> str | None:
