@@ -365,8 +365,9 @@ def _unknown_model_text(name: str, runs: list[FoundRun], study: str | None) -> s
             f"the run {before!r} has published no model of {region!r}"
             f"{did_you_mean(region, known)}; regions: {_name_list(known)}"
         )
-    places = [place for folder in folders.values() if folder for place in folder.glob("[!.]*")]
-    names = sorted({*map(read_region_name, filter(Path.is_dir, places)), *region_names_here(study)})
+    published = [place for folder in folders.values() if folder for place in folder.glob("[!.]*")]
+    places = [*filter(Path.is_dir, published), *models_folders_here(study)]
+    names = sorted(set(map(read_region_name, places)))
     return (
         f"{name!r} is neither a model's folder nor a region for which a run in "
         f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, names)}; "
