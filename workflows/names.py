@@ -25,6 +25,10 @@ def check_region_name(name: str) -> str:
     """Return `name` if it may be a region's name; ValueError if not."""
     if not name or name != name.strip():
         raise ValueError(f"region name {name!r} is empty, or begins or ends with a blank")
+    if name[0] in "./" or "://" in name:  # commands take such a word for a path or a URL
+        raise ValueError(
+            f"region name {name!r} begins with '.' or '/', or contains '://'; choose another name"
+        )
     if len(name) > MAX_REGION_NAME:
         raise ValueError(
             f"region name {name[:40]!r}… has {len(name)} characters; at most "

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.events import Events
 
 SCHEMA = 1
-EARLIER_SAY = {"told": "ended"}  # an earlier release's name of a message, and today's name
 ORDER, AGENT = f"{WORDS}/order.json", f"{WORDS}/agent.json"
 FIRST_LOOK, LAST_LOOK, SLOW_LOOK = 0.002, 0.5, 2.0  # seconds between polls for an answer
 SLOW_AFTER = 60.0  # seconds of waiting after which polls are slow
@@ -120,7 +119,7 @@ class Messages:
         """Return the trial's exit code if an earlier agent of this job trained it, else None."""
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
-            if (EARLIER_SAY.get(said["say"], said["say"]), said["trial"]) == ("ended", order.name):
+            if (said["say"], said["trial"]) == ("ended", order.name):
                 return int(said["code"])
         with suppress(ValueError, LookupError, TypeError):
             return int(json.loads(self._read_end(order.package))["code"])

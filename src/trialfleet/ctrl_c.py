@@ -49,7 +49,7 @@ def _exit(_number: int, _frame: FrameType | None) -> None:
 def stop_if_pressed() -> None:
     """Raise KeyboardInterrupt if Ctrl-C was pressed in the current `delay_ctrl_c` block.
 
-    Long steps in the block call this. The delayed Ctrl-C is still handled when the block ends.
+    Long steps call this. Ctrl-C is still handled when the block ends.
     """
     if _pressed and (_pressed.is_set() or signal.SIGINT in signal.sigpending()):
         raise KeyboardInterrupt
@@ -57,16 +57,11 @@ def stop_if_pressed() -> None:
 
 @contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let SIGTERM and SIGINT call `handler` during the block.
-
-    Outside the main thread, nothing changes.
-    """
+    """Let SIGTERM and SIGINT call `handler` during the block; change nothing in other threads."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {
-        number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    previous = {each: signal.signal(each, handler) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

@@ -34,9 +34,8 @@ class TrialfleetError(Exception):
 def escape_control(text: str) -> str:
     r"""Return `text` in a form that is safe to show in a terminal.
 
-    Characters that control a terminal are escaped (`\x1b`, `\u202e`), except `\n`. If a URL other
-    than `s3://…` has an "@", everything after its scheme becomes `***`, because it may contain a
-    password.
+    Characters that control a terminal are escaped (`\x1b`, `\u202e`), except `\n`. A URL with an
+    "@", other than `s3://…`, becomes `***` after its scheme, because it may contain a password.
     """
     text = _WITH_PASSWORD.sub(r"\1***", text)
     if text.isprintable():
@@ -77,7 +76,7 @@ class FleetError(TrialfleetError):
 class ExportError(TrialfleetError):
     """A failed request to S3 or MLflow, which will be retried. The message contains no secret.
 
-    `is_of_all` is True if the export of other regions would fail with the same error.
+    `is_of_all`: the export of other regions would fail with the same error.
     """
 
     def __init__(self, message: str, *, is_of_all: bool = False) -> None:

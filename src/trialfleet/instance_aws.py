@@ -40,11 +40,10 @@ class Imds:
     """The instance's metadata, by version 2 of AWS's service IMDS (with a session token)."""
 
     def __init__(self, base: str = "", timeout: float = 5, waits: Sequence[float] = ()) -> None:
-        """Set the service's URL and the `timeout` in seconds.
+        """Set the service's URL, by default the environment's ENDPOINT or AWS's own.
 
-        If `base` is empty, the URL comes from the SDKs' environment variable (see ENDPOINT), or is
-        AWS's own. A request that gets no answer, 429 or 5xx is repeated after each wait in `waits`
-        (seconds).
+        A request that gets no answer, 429 or 5xx is repeated after each wait in `waits`. The waits
+        and `timeout` are in seconds.
         """
         self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
         self._timeout, self._waits = timeout, waits
@@ -130,8 +129,8 @@ class Aws:
     ) -> None:
         """Set the AWS region, and the endpoint if it is not AWS's own.
 
-        A failed call is repeated after each wait in `waits`, unless AWS's error code is in
-        `LASTING`. The waits and `timeout` are in seconds.
+        A failed call is repeated after each wait, unless AWS's error code is in `LASTING`. The
+        waits and `timeout` are in seconds.
         """
         self._imds, self._region, self._waits, self._timeout = imds, aws_region, waits, timeout
         self._endpoint = endpoint.rstrip("/")
@@ -236,11 +235,10 @@ def signed_headers(
     keys: Credentials,
     now: datetime,
 ) -> dict[str, str]:
-    """Return the headers of a request together with AWS's signature, version 4.
+    """Return `headers` and the headers that sign a request for AWS (signature version 4).
 
-    `headers` are included in the result. `url` has no query, and its path is already
-    percent-encoded. `scope` is AWS's name of the service, and the AWS region. `now` is in UTC,
-    within 5 minutes of AWS's clock.
+    `url` has no query, and its path is percent-encoded. `scope` is AWS's name of the service, and
+    the AWS region. `now` is in UTC, within 5 minutes of AWS's clock.
     """
     parts, moment = urlsplit(url), now.strftime("%Y%m%dT%H%M%SZ")
     digest = hashlib.sha256(body).hexdigest()

@@ -56,8 +56,7 @@ def dag_string(value: object) -> str:
 def classad_string(value: object) -> str:
     """Return `value` as a ClassAd string, in unchanged UTF-8.
 
-    AssertionError if the text needs an escape, because submit files and queries read escapes
-    differently.
+    AssertionError if the text needs an escape, which submit files and queries read differently.
     """
     text = _one_line(str(value))
     assert not needs_escape(text), f"no ClassAd string: {text!r}"

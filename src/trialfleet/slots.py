@@ -2,9 +2,9 @@
 
 `is_held` means that a slot is claimed or will be soon, not that a job is on hold. A claimed slot
 may be between two jobs. A machine without held slots is idle. Two kinds of slots have a job's id
-but run no job: partitionable slots, whose jobs run in dynamic slots, and data slots. A data slot
-holds files that jobs share. HTCondor releases it 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last of
-these jobs, or when the machine drains. A data slot never counts as held.
+but run no job: partitionable slots, whose jobs run in dynamic slots, and data slots, which hold
+files that jobs share and never count as held. HTCondor releases a data slot 5 minutes
+(KEEP_DATA_CLAIM_IDLE) after the last of these jobs, or when the machine drains.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Safe reads and writes of untrusted files, which a job may have left or replaced.
 
 A job may leave a link, a device, a pipe, or a file of any size in its trial's folder on the access
-point. So only regular files are read, up to a maximum size and without following links. Nothing
-here waits until a program writes to a pipe. Functions raise OSError if a file can't be read or
-written. They raise JobFileError, an OSError, if a file is too large or not regular.
+point. So only regular files are read, up to a maximum size, without following links or waiting for
+a pipe. Functions raise OSError if a file can't be read or written, and JobFileError, an OSError, if
+it is too large or not regular.
 
-`root` is a folder that no job can replace. Below `root`, a job may have replaced any folder by a
-link. By default, `root` is the file's own folder.
+`root` is a folder that no job can replace, by default the file's own. Below it, a job may have
+replaced any folder by a link.
 """
 
 from __future__ import annotations
@@ -115,11 +115,9 @@ def parse_json(content: bytes) -> Any:
     return files.parse_json(content.decode("utf-8-sig"))
 
 
-def read_record(
-    path: Path, *keys: str, shape: Any = None, max_bytes: int = MOST_NOTES
-) -> dict[str, Any]:
+def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
     """Return the JSON object in a file, like `files.read_record`, with the same errors."""
-    return checked_record(path, lambda: read_bytes(path, max_bytes), keys, shape)
+    return checked_record(path, lambda: read_bytes(path, MOST_NOTES), keys, shape)
 
 
 def tail(path: Path, max_bytes: int) -> tuple[bytes, int]:

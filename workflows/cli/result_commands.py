@@ -231,14 +231,14 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     standard input.
     """
     from trialfleet.workflows.control.models.prediction_file import UnknownCategories, predict_file
-    from trialfleet.workflows.facts.models.folders import LATEST, display_name, read_provenance
-    from trialfleet.workflows.facts.runs.lookup import find_model, find_models_folder
+    from trialfleet.workflows.facts.models.folders import display_name, read_provenance
+    from trialfleet.workflows.facts.runs.lookup import find_model
 
     if rows == Path("-"):
         rows = Path("/dev/stdin")
     if rows.exists() and not (rows.is_file() or rows.is_fifo()):
         raise InputError(f"{rows} is a folder or a device; name a CSV or Parquet file")
-    folder = find_models_folder(model, study) / LATEST if study else find_model(model)
+    folder = find_model(model, study)
     if not exists(Path(model)) and read_provenance(folder):  # show which study's model was found
         say(f"{display_name(folder.parent)}: the model of run {folder.resolve().name}", err=True)
     unknown = UnknownCategories()

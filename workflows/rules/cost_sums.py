@@ -33,23 +33,19 @@ OVERHEAD = frozenset({Kind.BOOT, Kind.IDLE})
 class CostItem:
     """The cost of one job on one machine, or of a machine's time without a job.
 
-    Attributes:
-        day: the day of a daily run, or the day on which another run was planned.
-        seconds: how long the job held its slot. Boot and idle time is counted for whole machines:
-            ten seconds of a half-idle machine count as five.
-        usd: the cost, or None if the machine's price is unknown.
-        instance: the EC2 instance, or None on other machines.
+    `seconds` is how long the job held its slot. Boot and idle time is counted for whole machines:
+    ten seconds of a half-idle machine count as five.
     """
 
     study: str = ""
     run: str = ""
-    day: str = ""
+    day: str = ""  # of a daily run, or on which another run was planned
     team: str = ""
     region: str = ""
     kind: Kind
     seconds: float
-    usd: float | None
-    instance: str | None = None
+    usd: float | None  # None if the machine's price is unknown
+    instance: str | None = None  # None on other machines than EC2's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +88,7 @@ def sum_known(costs: Iterable[float | None]) -> float | None:
 def sums(items: Iterable[CostItem], by: Sequence[str]) -> list[CostSum]:
     """Return a sum for each group of items with the same values of `by`, sorted by these values.
 
-    `by` has names from `BY`. If it has "run" without "study", runs are named STUDY/RUN, because
-    several studies may have a run with the same id.
+    `by` has names from `BY`. With "run" but without "study", runs are named STUDY/RUN.
     """
     groups: dict[tuple[str, ...], list[CostItem]] = {}
     for item in items:

@@ -60,11 +60,9 @@ def decide(
 def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
     """Return which of a gang's jobs to remove from the queue, by their ProcId.
 
-    Before the gang's end, all jobs are removed or none. All are removed if fewer than `size.least`
-    are left, or if anything but a person put a job on hold.
-
-    After the gang's end, jobs are removed if they don't run, or if their agent has sent no message
-    recently. `SAVE_SECONDS` later, all jobs are removed.
+    Before the gang's end, all jobs are removed if fewer than `size.least` are left, or if anything
+    but a person put a job on hold; else none is. After the gang's end, jobs are removed that don't
+    run, or whose agent is silent; `SAVE_SECONDS` later, all are.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -79,9 +77,9 @@ def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float
 def unneeded_packages(roster: Roster, files: Collection[str]) -> frozenset[str]:
     """Return the names of packages that aren't needed any more.
 
-    After the gang's end, no package is needed. While a generation forms, all are needed. While a
-    generation runs, two kinds aren't needed: packages of earlier generations, and checkpoints older
-    than the newest complete one. The checkpoint from which the generation started is always needed.
+    While a generation runs, these are the packages of earlier generations, and checkpoints older
+    than the newest complete one, but not the one from which the generation started. While it forms,
+    all are needed, and after the gang's end none.
     """
     found = {
         name: package
@@ -179,8 +177,8 @@ def _begin(
 ) -> Roster:
     """Return the roster with which the generation runs.
 
-    If the gang has asked for too many restarts, each without a checkpoint of rank 0, the trial ends
-    with the result of a rank that asked.
+    After too many restarts that ranks asked for, each without a checkpoint of rank 0, the trial
+    ends with the result of a rank that asked.
     """
     failures = roster.failures + roster.asked
     if _sent_before(roster, packages):
@@ -210,9 +208,8 @@ def _begin(
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
     """Return the checkpoint from which the new generation starts, or None if there is none.
 
-    This is the last checkpoint that the previous generation sent. If it sent none, the new
-    generation starts from the same checkpoint as the previous one. Checkpoints of older generations
-    don't count, because a rank that seemed lost may have sent them late.
+    This is the last one that the previous generation sent, or else the one from which it started.
+    Those of older generations don't count: a rank that seemed lost may have sent them late.
     """
     own = _sent_before(roster, packages)
     return max(own).name if own else roster.start
@@ -272,8 +269,8 @@ def _kept_apart(
     """Return the agents to leave out, so that all others are connected with each other.
 
     The agent with the most broken connections is left out first. A broken connection counts only if
-    both of its agents have sent a message recently (`heard`). The result is empty if no broken
-    connection counts. Otherwise it includes the agents that were left out before.
+    both of its agents were `heard` recently. The result is empty if none counts; otherwise it
+    includes the agents that were left out before.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
@@ -303,12 +300,11 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """Return the roster after a worker's failure.
+    """Return the roster after a worker's failure: `another`, for a new generation.
 
-    The result is usually `another`, the roster for a new generation. More than `MOST_FAILURES`
-    failures without a checkpoint in between are the trainer's fault. Then the trial ends with the
-    result of the worker that ended first, because the others ended when they lost their connection
-    to it. While that result is on its way, return `roster`.
+    More than `MOST_FAILURES` failures without a checkpoint in between are the trainer's fault. Then
+    the trial ends with the result of the worker that ended first, because the others ended when
+    they lost their connection to it. While that result is on its way, return `roster`.
     """
     has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
     failures = 1 if has_saved else roster.failures + 1

@@ -20,13 +20,12 @@ To require both conditions has a disadvantage. If a slightly worse model passes 
 slowly become worse. This is known as the creep of non-inferiority trials (D'Agostino, Massaro and
 Sullivan, Statistics in Medicine 22, 2003).
 
-The gate compares the models' mean losses. Their difference is positive if the challenger's loss is
-higher. It counts as chance only if its confidence interval reaches below zero by at least a quarter
-of the difference (`_AS_WELL`). An interval that begins just below zero is not enough: one row with
-a very large loss can cause it, because a third of all bootstrap samples don't contain the row. But
-one row can't make the interval begin far below zero. The disadvantage: the gate rejects 9 % instead
-of 5 % of the challengers that equal the champion. A rank test or a trimmed mean is no
-alternative, because both ignore how large the largest losses are.
+The difference of the mean losses, positive if the challenger's is higher, counts as chance only if
+its confidence interval reaches below zero by at least a quarter of the difference (`_AS_WELL`). One
+row with a very large loss can make the interval begin just below zero, because a third of all
+bootstrap samples don't contain the row, but not far below. The disadvantage: the gate rejects 9 %
+instead of 5 % of the challengers that equal the champion. A rank test or a trimmed mean would
+ignore how large the largest losses are.
 
 If a day's labels are shuffled, both models look equally bad on the day's rows. So if the trainer
 also measures a constant prediction, the challenger must be shown to be better than this prediction.
@@ -87,11 +86,10 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The gate's measurement of a model.
+    """The gate's measurement of a model: its finite `metrics`, and its loss in each row if known.
 
-    `metrics` has the finite metrics. `not_finite` has the others as text, such as "nan". `losses`
-    has the model's loss in each row, if known. `note` has a remark on the measurement, for example
-    that rows have values that the model never saw.
+    `not_finite` has the other metrics as text, such as "nan". `note` is a remark, for example that
+    rows have values that the model never saw.
     """
 
     metrics: Mapping[str, float]
@@ -149,10 +147,9 @@ def decide(
 ) -> Verdict:
     """Return the verdict on two models that were measured on the same rows.
 
-    `measured` has the keys "champion" and "challenger". It may also have "baseline", a constant
-    prediction. It may have "champion_seen" and "challenger_seen", which are the same models,
-    measured only on rows whose values the champion knows. `champion` and `challenger` are the ids
-    of the models' runs.
+    `measured` has the keys "champion" and "challenger", and perhaps "baseline", a constant
+    prediction, and the keys of `SEEN`: the same models on the rows whose values the champion knows.
+    `champion` and `challenger` are the ids of the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:
@@ -188,20 +185,19 @@ def _decision(
     if worse <= rule.tolerance:
         allowed = f", within the tolerance of {rule.tolerance:g}" if worse > 0 else ""
         return True, values + allowed, interval
+    values_and_loss = f"{values}: worse by {worse:.4g}"
+    if rule.tolerance:
+        values_and_loss += f" (tolerance {rule.tolerance:g})"
     if interval is None or differences is None:
-        return (
-            False,
-            f"{values}: worse by {worse:.4g}{_tolerance_text(rule)}{_unpairable_text(measured)}",
-            None,
-        )
+        return False, values_and_loss + _unpairable_text(measured), None
     sure = f"{rule.confidence:.0%} confidence"
     if interval[0] > 0:
         loss = (
             "the new model's losses per row are higher by at least "
             f"{interval[0]:.4g} on average with {sure}"
         )
-        comparison = f"{values}: worse by {worse:.4g}{_tolerance_text(rule)}, and {loss}"
-        return False, comparison + _small_loss_text(rule, worse, measured[CHAMPION]), interval
+        advice = _small_loss_text(rule, worse, measured[CHAMPION])
+        return False, f"{values_and_loss}, and {loss}{advice}", interval
     higher = float(differences.mean())
     if -interval[0] < _AS_WELL * higher:
         few = (
@@ -209,12 +205,8 @@ def _decision(
             f"cause that, but chance alone does not: the interval of {sure} reaches only "
             f"{-interval[0]:.4g} below zero"
         )
-        return False, f"{values}: worse by {worse:.4g}{_tolerance_text(rule)}, and {few}", interval
+        return False, f"{values_and_loss}, and {few}", interval
     return True, f"{values}; the new model is worse, but this may be chance ({sure})", interval
-
-
-def _tolerance_text(rule: Rule) -> str:
-    return f" (tolerance {rule.tolerance:g})" if rule.tolerance else ""
 
 
 def _small_loss_text(rule: Rule, worse: float, champion: Measurement) -> str:
@@ -227,11 +219,10 @@ def _small_loss_text(rule: Rule, worse: float, champion: Measurement) -> str:
 
 def _unpairable_text(measured: Mapping[str, Measurement]) -> str:
     """Return a note that the losses can't be compared by row, or "" if a model has no losses."""
-    losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
-    if any(each is None for each in losses):
+    one, other = measured[CHAMPION].losses, measured[CHALLENGER].losses
+    if one is None or other is None:
         return ""
-    one, other = (len(each) for each in losses if each is not None)
-    return f" (the losses, of {one} and {other} rows, can't be compared row by row)"
+    return f" (the losses, of {len(one)} and {len(other)} rows, can't be compared row by row)"
 
 
 def _constant_model_reason(rule: Rule, measured: Mapping[str, Measurement]) -> str | None:

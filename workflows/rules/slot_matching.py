@@ -29,13 +29,11 @@ _SHARES = re.compile(r"\(TrialfleetTrialsPerGpu \?: 1\) == (\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Prospects:
-    """The slots of a pool that can run a job.
+    """The numbers of a pool's slots, without dynamic ones, that can run a job.
 
     Attributes:
-        slots: the number of the pool's slots. Dynamic slots, which are parts of other slots, don't
-            count.
-        fit: the number of slots that meet all of the job's requirements.
-        willing: the number of fitting slots whose START accepts the job now.
+        fit: slots that meet all of the job's requirements.
+        willing: fitting slots whose START accepts the job now.
         concurrency: how many such jobs the willing slots can run at a time if they run no others.
         lacking: a text for each requirement that some slots don't meet, the rarest first.
         has_fleet: whether the pool has EC2 nodes of a fleet, so that more nodes may join.
@@ -73,13 +71,10 @@ class Prospects:
                 f"now because of its START expression{why}"
             )
         fit = f"{self.fit} of {self.slots} slot(s) of the pool can run them"
-        return f"{fit}{self._concurrency_text()}{why}"
-
-    def _concurrency_text(self) -> str:
-        if self.concurrency <= self.fit:
-            return ""
-        are = "it is" if self.fit == 1 else "they are"
-        return f"; {are} divided among them: {self.concurrency} run at a time"
+        if self.concurrency > self.fit:
+            are = "it is" if self.fit == 1 else "they are"
+            fit += f"; {are} divided among them: {self.concurrency} run at a time"
+        return f"{fit}{why}"
 
 
 def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:

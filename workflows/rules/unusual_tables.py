@@ -57,8 +57,8 @@ def band(values: Sequence[float], floor: float) -> tuple[float, float]:
     """Return the range of a feature's usual values, from its values on past days.
 
     The range is median ± 5 · 1.4826 · MAD (the median distance from the median), or ± `floor` if
-    that is wider. It always includes the second lowest and the second highest value. So a value is
-    usual if it occurred on two past days, as on weekends, but not if it occurred on one odd day.
+    that is wider, and from the second lowest to the second highest value. So a value of two past
+    days, such as a weekend's, is usual, but not that of one odd day.
     """
     middle, ordered = median(values), sorted(values)
     width = max(floor, _SPREADS * median(abs(value - middle) for value in values))
@@ -186,7 +186,7 @@ def _interpolate(quantiles: Sequence[float], share: float) -> float:
 def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
     """Return a text if the labels look shuffled and those of past days did not, else "".
 
-    If there are too few past days to compare with, only a table with many rows is judged.
+    With too few past days to compare with, only a table with many rows is judged.
     """
     if today.labels is None or today.labels.ratio > 1:
         return ""

@@ -64,8 +64,8 @@ def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> l
 
 def _last_transfer(log: Path, job: int) -> Transfer | None:
     found = [
-        Transfer(event["Type"] != _STARTED, event.timestamp)
+        Transfer(event.get("Type") != _STARTED, event.time)
         for event in read_events(log)
-        if event.type.name == "COMMON_FILES" and event.cluster == job
+        if event.kind == "COMMON_FILES" and event.cluster == job
     ]
     return found[-1] if found else None

@@ -137,7 +137,7 @@ def test_only_a_long_list_of_runs_ends_with_the_command_that_lists_all(
     monkeypatch.setattr(lookup, "_SHOWN", 1)
     with pytest.raises(InputError, match=r"nightly and \d more: trialfleet runs --all$"):
         find_run("fligths")
-    with pytest.raises(InputError, match=r"regions: A and 1 more$"):
+    with pytest.raises(InputError, match=r"regions with models here: A and 1 more$"):
         find_model("C")
 
 
@@ -231,7 +231,7 @@ def test_a_models_folder_is_taken_as_it_is(models: Path) -> None:
     ("name", "expected"),
     [
         ("AA", "did you mean 'A'?"),
-        ("C", "published a model; regions: A, B"),
+        ("C", "published a model; regions with models here: A, B"),
         ("tuesday/B", "has published no model of 'B'; regions: A"),
         ("sunday/A", "nor RUN/REGION: 'sunday' is neither a run's folder"),
         ("/nowhere", "/nowhere"),
@@ -295,12 +295,17 @@ def test_commands_take_a_region_with_slashes_in_its_name(with_slash: Path) -> No
 def test_a_name_that_two_slashes_may_divide_is_refused_as_ambiguous(
     with_slash: Path, make_run: MakeRun, work: Path
 ) -> None:
-    make_run(run="r1", out=work / "runs/Nord/r1", name="Nord", regions=["Ost/A"])
+    run = make_run(run="r1", out=work / "runs/Nord/r1", name="Nord", regions=["Ost/A"])
+    assert find_model("Nord/Ost/A").absolute() == with_slash / "latest", "the other has no model"
+    place = work / "models/Nord" / region_slug("Ost/A") / "r1"
+    place.mkdir(parents=True)
+    write_json(place / "provenance.json", {"run": "r1", "study": "Nord", "region": "Ost/A"})
+    write_json(RunFolder(run.folder).region(region_slug("Ost/A")).published, {"path": str(place)})
     for command in (["models", "Nord/Ost/A"], ["promote", "Nord/Ost/A"]):
         shown = CliRunner().invoke(main, command)
         assert shown.exit_code == 2
-        expected = "'Nord/Ost/A' may be the region 'Nord/Ost/A' or the region 'Ost/A' of 'Nord'"
-        assert expected in shown.stderr
+        choices = f"demo/Nord/Ost/A, models/Nord/{region_slug('Ost/A')}"
+        assert f"may be any of 2 models; name one of them: {choices}" in shown.stderr
     assert find_model("demo/Nord/Ost/A").absolute() == with_slash / "latest"
     shown = CliRunner().invoke(main, ["models", "Nord/Ost/A", "--study", "demo"])
     assert shown.output.startswith("demo/Nord/Ost/A\n")
@@ -351,14 +356,14 @@ def two_studies(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_region_name_that_two_studies_share_is_refused_as_ambiguous(two_studies: Path) -> None:
-    expected = "'Nordics' may be any of 2 regions; name one of them: own/Nordics, sales/Nordics"
+    expected = "'Nordics' may be any of 2 models; name one of them: own/Nordics, sales/Nordics"
     for without_runs in (False, True):
         if without_runs:
             shutil.rmtree(two_studies / "runs")
         for command in (["models", "Nordics"], ["rollback", "Nordics"], ["promote", "Nordics"]):
             shown = CliRunner().invoke(main, command)
             assert (shown.exit_code, expected in shown.stderr) == (2, True), shown.output
-        with pytest.raises(InputError, match="may be any of 2 regions"):
+        with pytest.raises(InputError, match="may be any of 2 models"):
             find_model("Nordics")
         assert find_model("sales/Nordics").resolve() == two_studies / "models/sales/Nordics/r1"
         shown = CliRunner().invoke(main, ["models", "Nordics", "--study", "sales"])

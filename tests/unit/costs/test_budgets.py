@@ -17,12 +17,10 @@ from tests.unit.report.report_studies import text_of
 from tests.unit.scripts import Scripts, region_of
 from trialfleet import Run
 from trialfleet.errors import InputError
-from trialfleet.files import write_json
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
-from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.budget_amounts import (
     ExpectedCosts,
     Spending,
@@ -252,10 +250,3 @@ def test_the_day_of_a_run_is_read_from_the_head_of_its_file(
         (tmp_path / "study.yaml").write_text(text)
         with pytest.raises(InputError):
             read_head(tmp_path / "study.yaml")
-
-
-def test_the_out_of_money_file_of_an_earlier_release_is_read(
-    tmp_path: Path,
-) -> None:
-    write_json(tmp_path / "unpaid.json", {"tune": "the money is spent"})
-    assert read_out_of_money(RunFolder(tmp_path)) == {"tune": "the money is spent"}

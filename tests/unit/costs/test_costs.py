@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -17,20 +18,37 @@ from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
 from trialfleet.infra.fleet.scaling.last_report import default_report
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.workflows.facts.jobs.slot_price import Resources, share, slot_price
+from trialfleet.workflows.facts.jobs.slot_price import slot_price
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.cost_sums import BY, CostItem, Kind, add, sums
 from trialfleet.workflows.rules.node_costs import add_node_costs
 from trialfleet.workflows.status.costs.bill import BilledRun, reported_lifetimes
 from trialfleet.workflows.status.costs.run_costs import _lifetimes
 
-NODE = Resources(gpus=4, cpus=16, memory=64000)
 MORNING = datetime(2026, 11, 22, 6, tzinfo=UTC)
 NEAR = 1e-9
 
 
 def hours(number: float) -> timedelta:
     return timedelta(hours=number)
+
+
+class Resources(NamedTuple):
+    gpus: float
+    cpus: float
+    memory: float
+
+
+def share(slot: Resources, node: Resources) -> float:
+    """Return a slot's share of the price of its node."""
+    ad = {"GPUs": slot.gpus, "Cpus": slot.cpus, "Memory": slot.memory}
+    ad |= {"TotalGPUs": node.gpus, "TotalCpus": node.cpus, "TotalMemory": node.memory}
+    found = slot_price(ad, 1.0)
+    assert found is not None
+    return found
+
+
+NODE = Resources(gpus=4, cpus=16, memory=64000)
 
 
 @st.composite

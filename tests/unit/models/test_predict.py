@@ -461,15 +461,14 @@ def test_an_ambiguous_or_unknown_name_is_refused_with_the_choices(
     publish(model, tmp_path / "models/b/JFK")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        InputError, match=r"several studies have models(.|\n)*models/a/JFK(.|\n)*models/b/JFK"
-    ):
+    with pytest.raises(InputError, match=r"any of 2 models; name one of them: a/JFK, b/JFK"):
         find_model("JFK")
-    with pytest.raises(InputError, match=r"'JFJ' is neither .*\(did you mean 'JFK'\?\).* of JFK"):
+    with pytest.raises(InputError, match=r"did you mean 'JFK'\?\).* here: JFK"):
         find_model("JFJ")
-    assert find_model("models/a/JFK") == Path("models/a/JFK/latest")
+    for name in ("models/a/JFK", "a/JFK"):
+        assert find_model(name) == Path("models/a/JFK/latest")
     monkeypatch.chdir(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match=r"there are none in \./models"):
+    with pytest.raises(InputError, match="regions with models here: none"):
         find_model("JFK")
 
 

@@ -15,9 +15,7 @@ ALLOWED = {
     "CHANGELOG.md": {"given up", "in force", "mends", "mending"},
     "docs/how-it-works.md": {"hand.lock"},
     "tests/pool/test_check.py": {"hand.lock"},
-    "tests/unit/run/test_supervisor.py": {"mends"},
-    "workflows/facts/journal/outbox.py": {"given up"},
-    "workflows/facts/run_folder/folder.py": {"hand.lock", "mends"},
+    "workflows/facts/run_folder/folder.py": {"hand.lock"},
     "workflows/status/status_types.py": {"mends", "mending"},
 }
 # Each retired word in small letters, as a pattern for whole words, with the word that replaces it.

@@ -248,7 +248,7 @@ def test_new_events_of_a_grown_log_and_all_of_a_replaced_log_are_read(tmp_path: 
     end = TERMINATED.format(at="07:09:00.000")
     place = write(tmp_path, text)
     before = len(read_events(place.log))
-    assert read_events(place.log)[-1].type.name == "EXECUTE"
+    assert read_events(place.log)[-1].kind == "EXECUTE"
     for added, known in ((end[:50], before), (end[50:], before + 1)):  # it is being written
         with place.log.open("a") as file:
             file.write(added)
@@ -277,9 +277,10 @@ def test_a_truncated_log_is_read_up_to_its_end(tmp_path: Path) -> None:
         USES.format(at="07:07:59", rss=1, pss="")[:40],  # a full disk
         USES.format(at="07:07:59", rss=1, pss="")[:7],
         "008 (006.000.000) 2026-11-22 07:07:59.000 trialfleet: A.l1",
+        "008 (006.000.000) 2026-99-99 07:07:59.000 trialfleet: A.l1.t01 begins\n...\n",
         SUBMITTED.format(job=6).replace("000", "099", 1),  # of a newer HTCondor
     ],
-    ids=["zeros", "half", "half a number", "half a mark", "unknown"],
+    ids=["zeros", "half", "half a number", "half a mark", "no time", "unknown"],
 )
 @pytest.mark.parametrize("at_once", [True, False])
 def test_an_unreadable_event_hides_no_other_event(
@@ -291,7 +292,7 @@ def test_an_unreadable_event_hides_no_other_event(
             file.write(part)
         if not at_once:
             read_events(place.log)
-    kinds = [event.type.name for event in read_events(place.log)]
+    kinds = [event.kind for event in read_events(place.log)]
     kept = [kind for kind in kinds if kind != "GENERIC"]  # what is left of half a mark
     assert kept == ["SUBMIT", "FILE_TRANSFER", "EXECUTE", "JOB_TERMINATED"]
     assert read_executions(place.log) == [(unix("07:08:00"), unix("07:09:00"))]

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.run.test_job_log import EVICTED, SUBMITTED, executing, unix
 from trialfleet import untrusted_files
 from trialfleet.workflows.facts.jobs.agent_messages import ReportedEnd
-from trialfleet.workflows.facts.jobs.executions import event_time, parse_mark, read_events
+from trialfleet.workflows.facts.jobs.executions import read_events
 from trialfleet.workflows.facts.jobs.trial_marks import Mark, MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> TrialFolder:
 
 
 def marks(place: TrialFolder) -> list[tuple[float, Mark]]:
-    return [(event_time(e), mark) for e in read_events(place.log) if (mark := parse_mark(e))]
+    return [(event.time, event.mark) for event in read_events(place.log) if event.mark]
 
 
 def end(place: TrialFolder, code: int = 0, cpu: float | None = None) -> None:
@@ -50,7 +50,7 @@ def test_a_mark_is_an_event_that_htcondor_reads(place: TrialFolder) -> None:
             Mark(trial="A.l1.t01", kind=MarkKind.ENDS, code=-9, cpu_seconds=1.235, memory_mb=231.0),
         ),
     ]
-    assert [event.type.name for event in read_events(place.log)][:3] == [
+    assert [event.kind for event in read_events(place.log)][:3] == [
         "SUBMIT", "FILE_TRANSFER", "EXECUTE"
     ]  # fmt: skip
     assert {(event.cluster, event.proc) for event in read_events(place.log)} == {(6, 0)}

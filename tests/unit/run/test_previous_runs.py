@@ -164,16 +164,6 @@ def test_only_the_built_in_sampler_learns(make_run: MakeRun) -> None:
         planned(make_run, "r1", sampler="TPESampler", learn_from=["demo"])
 
 
-def test_a_run_of_an_earlier_release_keeps_its_previous_results(make_run: MakeRun) -> None:
-    train(planned(make_run, "r1"))
-    second = planned(make_run, "r2")
-    found = plan_summary(second)["learns_from"]
-    assert found
-    file = RunFolder(second.folder).previous_results
-    file.rename(file.with_name("former.json"))
-    assert plan_summary(second)["learns_from"] == found
-
-
 def test_results_of_another_metric_are_not_learned_from(make_run: MakeRun) -> None:
     train(planned(make_run, "r1"))
     other = {"metric": "auc", "direction": "maximize"}

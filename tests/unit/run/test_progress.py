@@ -29,6 +29,15 @@ def test_the_last_report_of_each_step_counts(tmp_path: Path) -> None:
     assert last_report(path, "auc") == (1, 0.7)
 
 
+def test_reports_are_read_again_only_after_a_change(tmp_path: Path) -> None:
+    path = write(tmp_path, report(1, auc=0.5))
+    read_reports(path, "auc").clear()
+    assert read_reports(path, "auc") == {1: 0.5}
+    with path.open("a") as file:
+        file.write(f"{report(2, auc=0.6)}\n")
+    assert read_reports(path, "auc") == {1: 0.5, 2: 0.6}
+
+
 def test_a_value_that_is_no_number_is_nan_and_infinity_stays(tmp_path: Path) -> None:
     lines = [report(1, auc=None), report(2, auc=math.inf), report(3, auc=math.nan),
              report(4, auc="x"), report(5, auc=10**400)]  # fmt: skip

@@ -91,15 +91,12 @@ def test_a_dagman_that_was_killed_with_its_pool_has_no_exit_code(folder: RunFold
 
 
 @pytest.mark.usefixtures("empty_queue")
-@pytest.mark.parametrize(
-    "name", ["repairs.json", "mends.json"]
-)  # mends.json: of an earlier release
-def test_status_names_a_region_under_repair(make_run: MakeRun, name: str) -> None:
+def test_status_names_a_region_under_repair(make_run: MakeRun) -> None:
     run = RunFolder(make_run(regions={"My Region": {}}).folder)
     (slug,) = (place.name for place in (run.root / "regions").iterdir())
     write_json(run.region(slug).restart, {"reason": "its DAGMan was killed"})
     entry = {"time": "2026-11-22T07:00:00+00:00", "what": "its DAGMan was killed", "remedy": "kick"}
-    write_json(run.root / name, [entry | {"region": slug}, entry | {"region": None}])
+    write_json(run.repairs, [entry | {"region": slug}, entry | {"region": None}])
     status = StatusReader(run).read()
     assert status.troubles == ("My Region: another DAGMan takes over: its DAGMan was killed",)
     assert [each["region"] for each in status.repairs] == ["My Region", None]

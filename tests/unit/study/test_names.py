@@ -39,7 +39,9 @@ def test_different_names_have_different_slugs(names: list[str]) -> None:
     assert region_slug(names[0]) != region_slug(names[1])
 
 
-@pytest.mark.parametrize("name", ["", " a", "a\n", "a\tb", "a\u2028b", "x" * 201, "a\x00"])
+@pytest.mark.parametrize(
+    "name", ["", " a", "a\n", "a\tb", "a\u2028b", "x" * 201, "a\x00", "/a", ".a", "s3://a"]
+)
 def test_invalid_region_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="region name"):
         check_region_name(name)

@@ -90,14 +90,16 @@ def _watch(
         with delay_ctrl_c():
             events = read_events(place.log)
         for event in events[seen:]:
-            kind = event.type.name
+            kind = event.kind
             if kind == "EXECUTE":
                 waited, slot = False, str(event.get("SlotName") or event.get("ExecuteHost"))
                 progress(f"runs on {slot}")
             elif kind == "JOB_TERMINATED":
-                normally = event["TerminatedNormally"]
+                normally = event.get("TerminatedNormally")
                 return CheckJobEnd(
-                    code=event["ReturnValue"] if normally else -int(event["TerminatedBySignal"])
+                    code=event.get("ReturnValue")
+                    if normally
+                    else -int(event.get("TerminatedBySignal"))
                 )
             elif kind == "JOB_ABORTED":
                 return CheckJobEnd(code=_REMOVED)

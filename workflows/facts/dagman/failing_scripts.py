@@ -1,7 +1,4 @@
-"""Records of failing PRE and POST scripts: the last error of each script.
-
-A record is removed when the script succeeds.
-"""
+"""Records of failing PRE and POST scripts: each script's last error, until it succeeds."""
 
 from __future__ import annotations
 
@@ -28,18 +25,16 @@ _CLOCK = 1.0  # seconds; a smaller difference between two files' times proves no
 class FailingScript:
     """A DAG node's script whose last run failed.
 
-    `script` is a word for what the script does, such as `ask`, which prepares a job. `cause` is
-    "storage" if the trial database failed, "space" if a disk is full, and otherwise "error".
-    `times` is the number of failures in a row with this cause. `since` is the time of the first
-    failure after the last success, in ISO 8601.
+    `cause` is "storage" if the trial database failed, "space" if a disk is full, and otherwise
+    "error".
     """
 
     node: str
-    script: str
+    script: str  # what it does, such as `ask`, which prepares a job
     error: str
     cause: Cause
-    times: int
-    since: str
+    times: int  # failures in a row with this cause
+    since: str  # the first failure after the last success, in ISO 8601
 
     def __str__(self) -> str:
         what = self.node if self.node == self.script else f"{self.script} of {self.node}"
@@ -58,10 +53,9 @@ def one_line_message(error: BaseException) -> str:
 
 
 def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
-    """Record in `file` (failing.json) that a DAG node's script failed.
+    """Record in `file` (failing.json) that a DAG node's script failed, unless writing fails.
 
-    Return how often this script has now failed in a row with this cause. An error while writing
-    `file` is ignored.
+    Return how often this script has now failed in a row with this cause.
     """
     noted = {each.node: each for each in failing_scripts(file)}
     before = noted.get(node)
@@ -89,10 +83,7 @@ def note_success(file: Path, node: str) -> None:
 
 @contextmanager
 def note_result(file: Path, node: str) -> Iterator[None]:
-    """Record an error of the `with` block in `file` (failing.json), and raise it again.
-
-    If the block succeeds, remove the DAG node's error from `file`.
-    """
+    """Record an error of the `with` block in `file`, or remove the node's error on success."""
     try:
         yield
     except Exception as error:
@@ -113,10 +104,7 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 
 
 def service_trouble(folder: RunFolder) -> str:
-    """Return why the optimiser's service doesn't answer PRE and POST scripts; empty if it does.
-
-    A script that gets no answer writes the reason to a file.
-    """
+    """Return why the optimiser's service doesn't answer scripts, by their note; "" if it does."""
     try:
         noted = read_json(folder.root / TROUBLE)
         error, time, is_waiting = str(noted["error"]), float(noted["time"]), bool(noted["waiting"])

@@ -32,13 +32,7 @@ _ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """A DAG node's state, as DAGMan last wrote it.
-
-    Attributes:
-        submitted: whether DAGMan waits for the node's job.
-        failed: whether the node has failed for good.
-        details: DAGMan's text about the state.
-    """
+    """A DAG node's state, as DAGMan last wrote it; `failed` is for good."""
 
     submitted: bool
     in_pre: bool = False
@@ -70,7 +64,7 @@ def ended_by_node(files: DagFiles) -> bool:
 def removal(files: DagFiles) -> str | None:
     """Return why the DAGMan job was removed; None if the last event in its log isn't a removal."""
     events = read_events(files.log)
-    if not events or events[-1].type.name != "JOB_ABORTED":
+    if not events or events[-1].kind != "JOB_ABORTED":
         return None
     return str(events[-1].get("Reason") or "no reason given")
 
@@ -158,8 +152,5 @@ def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
 
 
 def _unix_seconds(local: str) -> float:
-    """Return a local time in Unix seconds.
-
-    At the end of summer time, clocks show some times twice. The second of these moments counts.
-    """
+    """Return a local time in Unix seconds; of two moments, when clocks are set back, the second."""
     return datetime.fromisoformat(local).replace(fold=1).timestamp()

@@ -162,19 +162,16 @@ def one_job(constraint: str) -> Any:
 
 
 def running_by_run() -> Counter[str]:
-    """Return the number of each run's running jobs, by the run's folder.
-
-    Jobs that belong to no run are counted under "".
-    """
+    """Return the number of each run's running jobs, by its folder; "" for jobs of no run."""
     constraint = f"JobStatus == {JobStatus.RUNNING} && JobUniverse == {Universe.VANILLA}"
     jobs = schedd.query(constraint, ["TrialfleetFolder"])
     return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders of the runs in a pool's queue; empty if the queue is unreachable.
+    """Return the folders of the queued runs of the pool that the variables `environment` select.
 
-    The environment variables `environment` select the pool.
+    The result is empty if the queue is unreachable.
     """
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
     ads = pool_status.read_ads([*tool, _ROOTS], environment)
@@ -182,10 +179,7 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def find_fleet_runs(fleet: str) -> list[Path]:
-    """Return the folders of the queued runs that use the fleet `fleet`.
-
-    These are the runs whose study names the fleet, and the runs with trials on the fleet's nodes.
-    """
+    """Return the folders of the queued runs whose study names a fleet, or with trials on it."""
     from trialfleet.infra.fleet.htcondor.demand import fleet_machines
 
     ads = schedd.query(_ROOTS, ["TrialfleetFolder", "TrialfleetRun"])
@@ -207,10 +201,7 @@ def _names(place: Path, fleet: str) -> bool:
 
 
 def submit(files: DagFiles) -> str:
-    """Submit a DAG and return the job id of its DAGMan.
-
-    DAG nodes that the rescue DAG lists as finished don't run again.
-    """
+    """Submit a DAG, without the nodes that its rescue DAG lists; return the id of its DAGMan."""
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with schedd.connect_schedd(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2
@@ -250,10 +241,7 @@ def _node(ad: dict[str, Any]) -> str:
 
 
 def _is_being_ended(ad: dict[str, Any]) -> bool:
-    """Return whether HTCondor will remove a held job.
-
-    HTCondor removes a held job of a trial unless a person put the job on hold.
-    """
+    """Return whether HTCondor will remove a held job: a trial's, unless a person held it."""
     is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == Universe.VANILLA
     return is_trial and ad.get("HoldReasonCode") != HELD_BY_A_PERSON
 

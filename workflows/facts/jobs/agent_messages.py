@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from trialfleet import untrusted_files
-from trialfleet.nodes.job.messages import EARLIER_SAY, Order
+from trialfleet.nodes.job.messages import Order
 from trialfleet.workflows.cleaning import amount
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -41,10 +41,7 @@ class ReportedEnd:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> ReportedEnd:
-        """Return how a trial ended; `plain` is the content of the agent's message.
-
-        Raises AttributeError, OverflowError, TypeError or ValueError if the content is invalid.
-        """
+        """Return how a trial ended, from the content of the agent's message. Raises `_NONE`."""
         return ReportedEnd(
             code=int(plain.get("code") or 0),
             cpu_seconds=amount(plain.get("cpu_seconds")),
@@ -55,24 +52,15 @@ class ReportedEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentMessage:
-    """The last message of a job's agent.
-
-    Attributes:
-        say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "ended" (a trial has
-            ended) or "ask" (the agent asks for a trial).
-        trial: the trial's name; empty if `say` is "ask".
-        ended: how the trial ended; meaningless unless `say` is "ended".
-        wants: whether the agent can train another trial.
-        time: when the message was first sent, in Unix seconds, by the clock of the agent's machine.
-    """
+    """The last message of a job's agent: a trial begun, saved or ended, or the ask for a trial."""
 
     job: str
     turn: MessageId
     say: Say
-    trial: str
-    ended: ReportedEnd
-    wants: bool
-    time: float
+    trial: str  # empty if `say` is "ask"
+    ended: ReportedEnd  # meaningless unless `say` is "ended"
+    wants: bool  # the agent can train another trial
+    time: float  # of its first sending, in Unix seconds by the clock of the agent's machine
 
     def reports_end_of_trial(self, name: str) -> bool:
         """Return whether the message reports the end of the trial `name`."""
@@ -86,7 +74,7 @@ def read_last_message(place: TrialFolder) -> AgentMessage | None:
         return AgentMessage(
             job=_check_job(plain["job"]),
             turn=MessageId(str(plain["token"]), int(plain["turn"])),
-            say=_check_choice(Say, EARLIER_SAY.get(plain["say"], plain["say"])),
+            say=_check_choice(Say, plain["say"]),
             trial=str(plain.get("trial") or ""),
             ended=ReportedEnd.from_json(plain),
             wants=plain.get("wants") is not False,
@@ -97,10 +85,7 @@ def read_last_message(place: TrialFolder) -> AgentMessage | None:
 
 
 def read_ended(place: TrialFolder) -> ReportedEnd | None:
-    """Return how a trial ended; None if its agent has not reported this yet.
-
-    Call `unpacking.unpack_result` first, because it moves the agent's report to the trial's folder.
-    """
+    """Return how a trial ended, after `unpack_result`; None if its agent hasn't reported it."""
     try:
         return ReportedEnd.from_json(
             untrusted_files.read_json(place.ended, untrusted_files.MOST_AGENT, place.root)
@@ -111,10 +96,7 @@ def read_ended(place: TrialFolder) -> ReportedEnd | None:
 
 
 def read_order(place: TrialFolder) -> Order | None:
-    """Return the last order for a job's agent; None if there is no valid order.
-
-    An order tells the agent to train a trial or to leave its slot.
-    """
+    """Return the last order for a job's agent, to train or to leave; None if there is none."""
     stamp = untrusted_files.file_stamp(place.order)
     return _order(place, stamp) if stamp[0] else None
 

@@ -1,4 +1,4 @@
-"""Summaries of jobs' event logs. A summary (note) is read five times as fast as the log.
+"""Summaries of jobs' event logs. A summary (note) is read several times as fast as the log.
 
 A note is written next to its log once the job is over. It contains the log's stamp: the log's size
 and modification time. A note is valid if it isn't damaged and the log still has the same stamp.
@@ -6,18 +6,15 @@ and modification time. A note is valid if it isn't damaged and the log still has
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trialfleet import untrusted_files
-from trialfleet.files import unless_damaged
-from trialfleet.workflows.facts.jobs.executions import Execution, ExecutionEnd
+from trialfleet.files import checker, unless_damaged
+from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.run_folder.folder import note_path
 
-_ENDS = {str(end): end for end in ExecutionEnd}
-_END, _SLOT = (Execution._fields.index(name) for name in ("end", "properties"))
 _MOST = 64 << 20  # bytes of a note; for a log with thousands of marks 1 MB is enough
 
 
@@ -42,79 +39,39 @@ class JobParts(NamedTuple):
     between: list[Execution]
 
 
+# A note has two lines: its log's stamp with the fields of the executions, and the whole job; and
+# the job's parts.
+_Stamp = tuple[int, int]
+_Head = tuple[_Stamp, tuple[str, ...], WholeJob]
+
+
 def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
     """Write the note of the event log `log`, with the job's executions as a whole and by trial."""
-    slots: list[Any] = []
-
-    def row(execution: Execution) -> list[Any]:
-        properties = dict(execution.properties)
-        if properties not in slots:
-            slots.append(properties)
-        return list(execution._replace(properties=slots.index(properties)))  # type: ignore[arg-type]
-
-    def rows(attempts: Iterable[Iterable[Execution]]) -> list[list[list[Any]]]:
-        return [[row(execution) for execution in attempt] for attempt in attempts]
-
-    head: dict[str, Any] = {"attempts": rows(whole.attempts), "ends": sorted(whole.ends)}
-    divided = {
-        "trials": {name: rows(attempts) for name, attempts in parts.trials.items()},
-        "between": rows([parts.between])[0],
-    }
-    head |= {"of": untrusted_files.file_stamp(log), "fields": Execution._fields, "slots": slots}
-    untrusted_files.write(
-        note_path(log), f"{json.dumps(head)}\n{json.dumps(divided)}\n", durable=False
-    )
+    head = (untrusted_files.file_stamp(log), Execution._fields, whole)
+    lines = (checker(_Head).dump_json(head), checker(JobParts).dump_json(parts), b"")
+    untrusted_files.write(note_path(log), b"\n".join(lines), durable=False)
 
 
-def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
+def noted_whole(log: Path, stamp: _Stamp) -> WholeJob | None:
     """Return a job's executions from the note of its log; None if there is no valid note.
 
     `stamp` is the log's present stamp.
     """
-
-    def read() -> WholeJob | None:
-        head, _ = _lines(log)
-        slots = _read_slots(head, stamp)
-        return WholeJob(_attempts(head["attempts"], slots), frozenset(head["ends"]))
-
-    return unless_damaged(read, None)
+    return unless_damaged(lambda: _read_note(log, stamp)[0], None)
 
 
-def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
+def noted_parts(log: Path, stamp: _Stamp) -> JobParts | None:
     """Return a job's executions by trial from the note of its log; None if there is no valid note.
 
     `stamp` is the log's present stamp.
     """
-
-    def read() -> JobParts | None:
-        head, divided = _lines(log)
-        slots, parts = _read_slots(head, stamp), untrusted_files.parse_json(divided)
-        trials = {name: _attempts(rows, slots) for name, rows in parts["trials"].items()}
-        return JobParts(trials, _attempts([parts["between"]], slots)[0])
-
-    return unless_damaged(read, None)
+    return unless_damaged(lambda: checker(JobParts).validate_json(_read_note(log, stamp)[1]), None)
 
 
-def _lines(log: Path) -> tuple[Any, bytes]:
-    head, _, divided = untrusted_files.read_bytes(note_path(log), _MOST).partition(b"\n")
-    return untrusted_files.parse_json(head), divided
-
-
-def _read_slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
-    """Return the attributes of the slots in a note; `head` is the content of its first line.
-
-    Raises ValueError if the note has another stamp, or other fields than `Execution`.
-    """
-    if tuple(head["of"]) != stamp or tuple(head["fields"]) != Execution._fields:
+def _read_note(log: Path, stamp: _Stamp) -> tuple[WholeJob, bytes]:
+    """Return the whole job, and the line of its parts. ValueError if the note has another stamp."""
+    head, _, parts = untrusted_files.read_bytes(note_path(log), _MOST).partition(b"\n")
+    of, fields, whole = checker(_Head).validate_json(head)
+    if (of, fields) != (stamp, Execution._fields):
         raise ValueError("the event log has changed since this note was written")
-    slots: list[dict[str, Any]] = head["slots"]
-    return slots
-
-
-def _attempts(rows: Any, slots: Sequence[dict[str, Any]]) -> list[list[Execution]]:
-    return [[_read_execution(row, slots) for row in attempt] for attempt in rows]
-
-
-def _read_execution(row: list[Any], slots: Sequence[dict[str, Any]]) -> Execution:
-    row[_END], row[_SLOT] = _ENDS[row[_END]], slots[row[_SLOT]]
-    return Execution(*row)
+    return whole, parts

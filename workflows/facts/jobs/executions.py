@@ -6,13 +6,13 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property, lru_cache
-from itertools import pairwise
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from trialfleet import untrusted_files
@@ -35,10 +35,8 @@ _KEPT_LOGS = 256  # cached event logs: a snapshot of a run reads them twice
 _READING = Lock()  # several threads of a server read; the bindings read one log at a time
 _COMPARED = 256  # last bytes of the part that was read; they identify the log
 _PIECE = 16 << 20  # bytes that are read at once
-_GENERIC = re.compile(
-    rb"008 \((?P<Cluster>\d+)\.(?P<Proc>\d+)\.\d+\) (?P<EventTime>\d{4}-\S+ \S+) "
-    rb"(?P<Info>trialfleet: [^\n]*)"
-)
+# An event that trialfleet has written: cluster, proc, time, text.
+_GENERIC = re.compile(rb"008 \((\d+)\.(\d+)\.\d+\) (\d{4}-\S+ \S+) (trialfleet: [^\n]*)")
 # Also in the midst of a line: a crash or a full disk may have cut the event before.
 _EVENT_BEGINS = re.compile(rb"(?=\d{3} \(-?\d+\.-?\d+\.-?\d+\) \d{4}-\d\d-\d\d \d\d:)")
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
@@ -105,47 +103,29 @@ class Execution(NamedTuple):
         return self.slot.rpartition("@")[2]
 
 
-class MarkEvent:
-    """A log event that may be a mark: a report that a trial began, saved a checkpoint or ended."""
+class Event(NamedTuple):
+    """An event of a job's log.
 
-    type = SimpleNamespace(name="GENERIC")  # like the type of HTCondor's `JobEvent`
+    Attributes:
+        kind: HTCondor's name of the event's type, such as EXECUTE.
+        time: in Unix seconds.
+        attributes: the event's ClassAd; empty for an event that trialfleet has written.
+        mark: what trialfleet has written about a trial; None for other events.
+    """
 
-    def __init__(self, found: re.Match[bytes]) -> None:
-        self._found = found  # a match of `_GENERIC`
+    kind: str
+    cluster: int
+    proc: int
+    time: float
+    attributes: Mapping[str, Any] = MappingProxyType({})
+    mark: Mark | None = None
 
-    @property
-    def raw(self) -> bytes:
-        """The event's text."""
-        return self._found[0]
-
-    @property
-    def cluster(self) -> int:
-        """The first part of the job's id."""
-        return int(self._found["Cluster"])
-
-    @property
-    def proc(self) -> int:
-        """The second part of the job's id."""
-        return int(self._found["Proc"])
-
-    def __getitem__(self, name: str) -> str:
-        return self._found[name].decode(errors="replace")
-
-    def __contains__(self, name: str) -> bool:
-        return name in _GENERIC.groupindex
-
-    @cached_property
-    def mark(self) -> Mark | None:
-        """The parsed mark; None if this log event is not a mark."""
-        return Mark.from_text(self["Info"])
-
-    @cached_property
-    def time(self) -> float:
-        """The event's time in Unix seconds."""
-        return _unix_seconds(self["EventTime"])
+    def get(self, name: str) -> Any:
+        """Return an attribute of the event; None if it is missing."""
+        return self.attributes.get(name)
 
 
-def read_events(log: Path) -> tuple[JobEvent, ...]:
+def read_events(log: Path) -> tuple[Event, ...]:
     """Return the events of a job's log; empty if the log can't be read.
 
     Unreadable events and events of an unknown type are left out. Repeated calls read only the new
@@ -155,10 +135,7 @@ def read_events(log: Path) -> tuple[JobEvent, ...]:
 
 
 def split_events(content: bytes) -> list[bytes]:
-    """Return the texts of a log's events, without an event that is still being written.
-
-    If a crash cut an event short, its beginning is a text of its own.
-    """
+    """Return the texts of a log's complete events, and of the beginning of one that a crash cut."""
     texts = content.split(EVENT_ENDS)[:-1]
     return [part for text in texts for part in _EVENT_BEGINS.split(text) if part]
 
@@ -172,9 +149,9 @@ class _Reader:
 
     def _begin(self) -> None:
         self._stamp, self._last, self._at = (0, 0), b"", 0
-        self._events: tuple[JobEvent, ...] = ()
+        self._events: tuple[Event, ...] = ()
 
-    def events(self) -> tuple[JobEvent, ...]:
+    def events(self) -> tuple[Event, ...]:
         if untrusted_files.file_stamp(self._log) == self._stamp:
             return self._events
         try:
@@ -204,32 +181,36 @@ class _Reader:
         new = new[: new.rfind(EVENT_ENDS) + len(EVENT_ENDS)] if EVENT_ENDS in new else b""
         self._at += len(new)
         texts = split_events(new)
-        matches = map(_GENERIC.match, texts)
-        marks = [MarkEvent(found) if found else None for found in matches]
-        others = [text for text, mark in zip(texts, marks, strict=True) if mark is None]
-        parsed = iter(_parsed_by_htcondor(others))
-        events: list[Any] = [mark or next(parsed) for mark in marks]
-        self._events = (*self._events, *filter(_is_known, events))
+        ours = list(map(_parse_ours, texts))
+        others = [text for text, event in zip(texts, ours, strict=True) if event is None]
+        parsed = iter(_parse_others(others))
+        events = [event or next(parsed) for event in ours]
+        self._events = (*self._events, *filter(None, events))
 
 
 _get_reader = lru_cache(maxsize=_KEPT_LOGS)(_Reader)
 
 
-def _is_known(event: JobEvent | None) -> bool:
-    try:
-        return event is not None and event.type is not None
-    except ValueError:  # a newer HTCondor's type
-        return False
+def _parse_ours(text: bytes) -> Event | None:
+    """Return the event in a text if trialfleet has written it; else None."""
+    found = _GENERIC.match(text)
+    if found is None:
+        return None
+    cluster, proc, time, info = (part.decode(errors="replace") for part in found.groups())
+    mark = Mark.from_text(info)
+    with suppress(ValueError):  # a damaged time
+        return Event("GENERIC", int(cluster), int(proc), _unix_seconds(time), mark=mark)
+    return None
 
 
-def _parsed_by_htcondor(texts: list[bytes]) -> list[JobEvent | None]:
+def _parse_others(texts: list[bytes]) -> list[Event | None]:
     found = list(_events_before_unreadable(texts)) if texts else []
     if len(found) == len(texts):
         return found
     return [next(_events_before_unreadable([text]), None) for text in texts]
 
 
-def _events_before_unreadable(texts: list[bytes]) -> Iterator[JobEvent]:
+def _events_before_unreadable(texts: list[bytes]) -> Iterator[Event | None]:
     import htcondor2
 
     with os.fdopen(os.memfd_create("events"), "wb") as file:
@@ -237,17 +218,24 @@ def _events_before_unreadable(texts: list[bytes]) -> Iterator[JobEvent]:
         file.flush()
         try:
             with htcondor2.JobEventLog(f"/proc/self/fd/{file.fileno()}") as log:
-                yield from log.events(stop_after=0)
+                yield from map(_convert, log.events(stop_after=0))
         except htcondor2.HTCondorException:
             return
 
 
-def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
+def _convert(event: JobEvent) -> Event | None:
+    with suppress(ValueError):  # a newer HTCondor's type, or a damaged time
+        time = _unix_seconds(str(event["EventTime"]))
+        return Event(event.type.name, event.cluster, event.proc, time, event)
+    return None
+
+
+def submissions(events: Iterable[Event]) -> list[list[Event]]:
     """Return the events of each submission of a job or gang; [[]] if there are no events."""
-    parts: list[list[JobEvent]] = [[]]
+    parts: list[list[Event]] = [[]]
     submitted: set[tuple[int, int]] = set()
     for event in events:
-        if event.type.name == "SUBMIT":
+        if event.kind == "SUBMIT":
             job = (event.cluster, event.proc)
             if job in submitted or {cluster for cluster, _ in submitted} != {event.cluster}:
                 parts.append([])
@@ -257,24 +245,19 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
     return parts
 
 
-def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events, but only the last of successive marks.
-
-    The last mark shows until when the execution was alive.
-    """
-    return [
-        event
-        for event, following in pairwise([*events, None])
-        if not (isinstance(event, MarkEvent) and isinstance(following, MarkEvent))
-    ]
+def without_marks(events: Iterable[Event]) -> list[Event]:
+    """Return the events, but only the last of successive marks: until then, the job was alive."""
+    all_events = list(events)
+    following = [event.mark for event in all_events[1:]] + [None]
+    return [e for e, mark in zip(all_events, following, strict=False) if not (e.mark and mark)]
 
 
-def parse_executions(events: Iterable[JobEvent]) -> list[Execution]:
+def parse_executions(events: Iterable[Event]) -> list[Execution]:
     """Return the executions in the events of one submission, oldest first."""
     found: list[Execution] = []
     latest: dict[int, int] = {}  # by proc: the index of its last execution in `found`
     for event in events:
-        now, kind, proc = event_time(event), event.type.name, event.proc
+        now, kind, proc = event.time, event.kind, event.proc
         if kind == "EXECUTE":
             if proc in latest and not (last := found[latest[proc]]).is_over:
                 found[latest[proc]] = last._replace(
@@ -284,7 +267,7 @@ def parse_executions(events: Iterable[JobEvent]) -> list[Execution]:
             latest[proc] = len(found)
             properties = slot_properties(event)
             found.append(Execution(slot, now, now, proc=proc, properties=properties))
-        elif proc in latest and not _brings_input(event):
+        elif proc in latest and not (kind == "FILE_TRANSFER" and event.get("Type") in _INPUT):
             last = found[latest[proc]]
             if kind == "GENERIC":
                 last = _apply_mark(last, event)
@@ -294,16 +277,12 @@ def parse_executions(events: Iterable[JobEvent]) -> list[Execution]:
     return found
 
 
-def _brings_input(event: JobEvent) -> bool:
-    return event.type.name == "FILE_TRANSFER" and event.get("Type") in _INPUT
-
-
-def _apply_event(execution: Execution, event: JobEvent) -> Execution:
-    kind, now = event.type.name, event_time(event)
+def _apply_event(execution: Execution, event: Event) -> Execution:
+    kind = event.kind
     is_over = kind in _ENDS
     return execution._replace(
-        ended=now,
-        cpu_seconds=_cpu_seconds(str(event.get("RunRemoteUsage", ""))),
+        ended=event.time,
+        cpu_seconds=_cpu_seconds(str(event.get("RunRemoteUsage"))),
         is_over=is_over,
         end=_end(event),
         ended_by=kind if is_over else "",
@@ -311,39 +290,35 @@ def _apply_event(execution: Execution, event: JobEvent) -> Execution:
     )
 
 
-def _apply_mark(execution: Execution, event: JobEvent) -> Execution:
+def _apply_mark(execution: Execution, event: Event) -> Execution:
     """Return `execution` with the time of the checkpoint or result that `event` reports, if any."""
-    mark = parse_mark(event)
-    if mark is None or mark.kind is MarkKind.BEGINS:
+    if event.mark is None or event.mark.kind is MarkKind.BEGINS:
         return execution
     until = execution.ended if execution.is_over else math.inf
-    when = min(event_time(event), until)
-    result_time = when if mark.kind is MarkKind.ENDS else execution.result_time
+    when = min(event.time, until)
+    result_time = when if event.mark.kind is MarkKind.ENDS else execution.result_time
     return execution._replace(saved=when, result_time=result_time)
 
 
-def interrupted_starts(events: Iterable[JobEvent]) -> list[Execution]:
+def interrupted_starts(events: Iterable[Event]) -> list[Execution]:
     """Return the starts of a job that were interrupted before the job executed."""
     found: list[Execution] = []
     executing: set[int] = set()
     ended: dict[int, float] = {}
     for event in events:
-        kind, proc, now = event.type.name, event.proc, event_time(event)
+        kind, proc, now = event.kind, event.proc, event.time
         if kind == "EXECUTE":
             executing.add(proc)
         elif kind in _CUTS:
             if proc not in executing and now - ended.get(proc, -math.inf) > _ONE_CUT_SECONDS:
-                why = {"ended_by": kind, "reason": _reason(event)}
-                cut = Execution(
-                    "", now, now, proc=proc, is_over=True, end=ExecutionEnd.EVICTED, **why
-                )
-                found.append(cut)
+                evicted = Execution("", now, now, proc=proc, is_over=True, ended_by=kind)
+                found.append(evicted._replace(end=ExecutionEnd.EVICTED, reason=_reason(event)))
             executing.discard(proc)
             ended[proc] = now
     return found
 
 
-def _reason(event: JobEvent) -> str:
+def _reason(event: Event) -> str:
     if event.get("TerminatedAndRequeued"):  # HTCondor's reason is the submit file's expression
         if (signal := event.get("TerminatedBySignal")) is not None:
             return f"signal {signal} killed its agent"
@@ -353,15 +328,15 @@ def _reason(event: JobEvent) -> str:
     return " ".join(str(words).split()) or (f"code {code}" if code else "")
 
 
-def slot_properties(event: JobEvent) -> Mapping[str, Any]:
+def slot_properties(event: Event) -> Mapping[str, Any]:
     """Return those attributes of the slot and machine in `event` that are numbers or texts."""
     found = event.get("ExecuteProps")
     values = plain_attributes(found) if isinstance(found, Mapping) else {}
     return {name: each for name, each in values.items() if isinstance(each, str | int | float)}
 
 
-def _end(event: JobEvent) -> ExecutionEnd:
-    kind = event.type.name
+def _end(event: Event) -> ExecutionEnd:
+    kind = event.kind
     if kind in _CUTS:
         return ExecutionEnd.EVICTED
     if kind == "JOB_TERMINATED" and event.get("ReturnValue") == 0:
@@ -369,18 +344,8 @@ def _end(event: JobEvent) -> ExecutionEnd:
     return ExecutionEnd.FAILED if kind in _ENDS else ExecutionEnd.RUNNING
 
 
-def event_time(event: JobEvent) -> float:
-    """Return an event's time in Unix seconds."""
-    return event.time if isinstance(event, MarkEvent) else _unix_seconds(str(event["EventTime"]))
-
-
 def _unix_seconds(written: str) -> float:
     return datetime.fromisoformat(written).timestamp()
-
-
-def parse_mark(event: JobEvent) -> Mark | None:
-    """Return what an event says about a trial; None if the event is not a mark."""
-    return event.mark if isinstance(event, MarkEvent) else None
 
 
 def _cpu_seconds(usage: str) -> float:

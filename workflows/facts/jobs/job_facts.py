@@ -69,8 +69,7 @@ class JobFacts:
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
     """Return the jobs of a run's trials, full trainings and gates.
 
-    `ads` are ClassAds with the attributes in `ATTRIBUTES`, and with ClusterId,
-    EnteredCurrentStatus, JobStatus, JobUniverse and TrialfleetRegion. To save time, a job's event
+    `ads` are ClassAds with the attributes of `job_queue.PROJECTION`. To save time, a job's event
     log is read only if the job may be in trouble.
     """
     own = (ad for ad in ads if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad)
@@ -104,12 +103,11 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
 def may_fail(ad: Mapping[str, Any]) -> bool:
     """Return whether a job shows signs that its attempt may be hopeless."""
     status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
-    is_late = status != JobStatus.IDLE and time.time() - entered > LONG
+    if status == JobStatus.IDLE or time.time() - entered <= LONG:
+        return bool(ad.get("NumShadowStarts", 0) > 1)
     # In its present slot. After a reconnection the ad doesn't show that the job executes.
     executes = status == JobStatus.RUNNING and ad.get("JobCurrentStartExecutingDate", 0) >= entered
-    if is_late and executes:
-        return False
-    return bool(is_late or ad.get("NumShadowStarts", 0) > 1)
+    return not executes
 
 
 def find_job_folder(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:

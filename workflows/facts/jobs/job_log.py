@@ -20,7 +20,6 @@ from typing import Any
 from trialfleet.workflows.facts.jobs.executions import (
     Execution,
     ExecutionEnd,
-    event_time,
     interrupted_starts,
     parse_executions,
     read_events,
@@ -98,11 +97,7 @@ class PricedExecution:
 
     @property
     def lost_seconds(self) -> float:
-        """The seconds of lost work.
-
-        A failed execution loses all its work. An evicted execution loses its work since its last
-        checkpoint.
-        """
+        """The seconds of lost work: of a failed execution all, of an evicted one the unsaved."""
         if not self.end.is_lost:
             return 0.0
         saved = self.saved if self.end is ExecutionEnd.EVICTED else None
@@ -171,10 +166,7 @@ def read_between_trials(
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[PricedExecution], frozenset[str]]:
-    """Return the executions of a job of several trials, and which other steps the job ran.
-
-    The other steps can be "best" (the full training) and "gate".
-    """
+    """Return the executions of a job of several trials, and its other steps (`WholeJob.ends`)."""
     attempts, ends = read_whole_job(log)
     return _build_stays(attempts, price, now=now), ends
 
@@ -198,8 +190,7 @@ def total_cost(stays: Iterable[PricedExecution]) -> float | None:
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
     """Return start and end of each execution in a job's event log, in Unix seconds, oldest first.
 
-    The last end is infinite if the job may still run. Another end is None if a crash kept it out of
-    the log.
+    The last end is infinite if the job may still run. Another end is None if it isn't in the log.
     """
     executions = [each for part in submissions(read_events(log)) for each in parse_executions(part)]
     spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
@@ -210,14 +201,14 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
 
 def read_removals(log: Path) -> list[float]:
     """Return when the jobs in an event log were removed, in Unix seconds, oldest first."""
-    return [event_time(event) for event in read_events(log) if event.type.name == "JOB_ABORTED"]
+    return [event.time for event in read_events(log) if event.kind == "JOB_ABORTED"]
 
 
 def first_failure(log: Path) -> int | None:
     """Return the first nonzero exit code in a log's last attempt; None if there is none."""
     for event in submissions(read_events(log))[-1]:
-        if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
-            return int(event["ReturnValue"])
+        if event.kind == "JOB_TERMINATED" and event.get("ReturnValue"):
+            return int(event.get("ReturnValue"))
     return None
 
 
@@ -269,10 +260,7 @@ def _build_stays(
 
 
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
-    """Return the price of each execution's slot in USD per hour; None for an unknown price.
-
-    The keys are `id(execution.properties)`, because a mapping can't be a key.
-    """
+    """Return the price of each execution's slot in USD per hour, by `id(execution.properties)`."""
     slots = {id(each.properties): each.properties for each in executions}
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
 
@@ -315,6 +303,6 @@ def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float |
         return max(known, default=None)
     events = read_events(place.log)
     for name in ("ProportionalSetSize", "ResidentSetSize"):
-        if sizes := [int(event[name]) for event in events if name in event]:
+        if sizes := [int(size) for event in events if (size := event.get(name)) is not None]:
             return round(max(sizes) / 1024, 1)
     return None

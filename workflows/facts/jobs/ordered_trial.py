@@ -27,8 +27,7 @@ def shared_nodes(files: RegionFolder) -> list[str]:
 def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
     """Return which of the `unfinished` trials a DAG node's job trains; None if none is left.
 
-    This is the trial that the job's agent was last ordered to train. If there was no order, or if
-    the ordered trial has finished, the DAG node's first unfinished trial is returned.
+    This is the trial that was last ordered, or else the DAG node's first unfinished trial.
     """
     order, own = read_order(files.trial(node)), parse_trial_range(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
@@ -36,10 +35,9 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
 
 
 def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of the trial that a DAG node's job was last ordered to train.
+    """Return the folder of the trial, full training or gate that a job was last ordered to run.
 
-    If the order was for the full training or the gate, return the folder of this step. If the job
-    has no order, or can train only one trial, return the DAG node's own folder.
+    If the job has no order, or can train only one trial, return the DAG node's own folder.
     """
     place = files.node_folder(node)
     order = read_order(place)
@@ -53,9 +51,9 @@ def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder
 
     `name` may also be "best" (the full training) or "gate". Then the result is never None.
     """
-    steps = (step for step in (files.best, files.gate) if step.root.name == name)
-    if step := next(steps, None):
-        return in_lane(files, step, node)
+    for step in (files.best, files.gate):
+        if step.root.name == name:
+            return in_lane(files, step, node)
     return files.trial(name) if parse_trial_range(node).has(name) else None
 
 

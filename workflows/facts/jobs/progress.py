@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from trialfleet import untrusted_files
+from trialfleet.files import object_or_empty
 from trialfleet.objective import is_number
 
 _LARGEST_STEP = 2**31 - 1  # the largest integer of a database
@@ -19,6 +19,11 @@ def read_reports(path: Path, metric: str) -> dict[int, float]:
 
     A value that is not a number becomes NaN. Lines that are not reports are ignored.
     """
+    return dict(_read_reports(path, metric, untrusted_files.file_stamp(path)))
+
+
+@lru_cache(maxsize=1 << 5)  # early stopping reads a region's trials again if one has reported
+def _read_reports(path: Path, metric: str, _changed: tuple[int, int]) -> dict[int, float]:
     lines = _last_lines(path, untrusted_files.MOST_REPORTS)
     reports = (found for line in lines if (found := _parse_report(line)))
     return {step: _number(metrics[metric]) for step, metrics in reports if metric in metrics}
@@ -50,25 +55,17 @@ def _last_lines(path: Path, max_bytes: int) -> list[bytes]:
 
 
 def _parse_report(line: bytes) -> tuple[int, dict[str, Any]] | None:
-    try:
-        report = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(report, dict):
-        return None
+    report = object_or_empty(lambda: untrusted_files.parse_json(line))
     step, metrics = report.get("step"), report.get("metrics", {})
     if not is_number(step) or not isinstance(metrics, dict):
         return None
-    if not 0 <= step <= _LARGEST_STEP or step != int(step):
-        return None
-    return int(step), metrics
+    is_step = 0 <= step <= _LARGEST_STEP and step == int(step)
+    return (int(step), metrics) if is_step else None
 
 
 def _number(value: Any) -> float:
     """Return a number as a float, and NaN for anything else, such as JSON's null."""
-    if not is_number(value):
-        return math.nan
     try:
-        return float(value)
+        return float(value) if is_number(value) else math.nan
     except OverflowError:
         return math.nan

@@ -14,7 +14,6 @@ the memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from trialfleet.workflows.cleaning import amount
@@ -29,22 +28,6 @@ PRICED_BY = (PRICE, INSTANCE, "TotalGPUs", "TotalCpus", "TotalMemory", "GPUs", "
 SLOT_OF_JOB = {name: f"MachineAttr{name}0" for name in (*PRICED_BY, "Cpus")}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resources:
-    """The resources of a slot or of a whole node (machine)."""
-
-    gpus: float
-    cpus: float
-    memory: float
-
-
-def share(slot: Resources, node: Resources) -> float:
-    """Return a slot's share of its node, and so of the node's price, from 0 to 1."""
-    if slot.gpus > 0 and node.gpus > 0:
-        return _part(slot.gpus, node.gpus)
-    return (_part(slot.cpus, node.cpus) + _part(slot.memory, node.memory)) / 2
-
-
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
     """Return a slot's price in USD per hour; None if its node's price or its share is unknown.
 
@@ -53,18 +36,15 @@ def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | N
     """
     price = amount(ad.get(PRICE))
     price = default if price is None else price
-    slot, node = _resources(ad, ""), _resources(ad, "Total")
-    if price is None or slot is None or node is None:
+    cpus, memory, gpus = (_share(ad, name) for name in ("Cpus", "Memory", "GPUs"))
+    if price is None or cpus is None or memory is None:
         return None
-    return price * share(slot, node)
+    return price * (gpus or (cpus + memory) / 2)
 
 
-def _resources(ad: Mapping[str, Any], prefix: str) -> Resources | None:
-    cpus, memory = amount(ad.get(f"{prefix}Cpus")), amount(ad.get(f"{prefix}Memory"))
-    if cpus is None or memory is None:
+def _share(ad: Mapping[str, Any], name: str) -> float | None:
+    """Return a slot's share of its node's resource, from 0 to 1; None if unknown."""
+    part, total = amount(ad.get(name)), amount(ad.get(f"Total{name}"))
+    if part is None or total is None:
         return None
-    return Resources(gpus=amount(ad.get(f"{prefix}GPUs")) or 0.0, cpus=cpus, memory=memory)
-
-
-def _part(part: float, total: float) -> float:
     return min(1.0, part / total) if total > 0 else 0.0

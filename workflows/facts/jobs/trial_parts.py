@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trialfleet import untrusted_files
 from trialfleet.nodes.job.agent import EXIT_UNANSWERED
@@ -24,12 +23,10 @@ from trialfleet.workflows.facts.jobs.execution_notes import (
     write_note,
 )
 from trialfleet.workflows.facts.jobs.executions import (
+    Event,
     Execution,
     ExecutionEnd,
-    MarkEvent,
-    event_time,
     parse_executions,
-    parse_mark,
     read_events,
     submissions,
     without_marks,
@@ -37,10 +34,7 @@ from trialfleet.workflows.facts.jobs.executions import (
 from trialfleet.workflows.facts.jobs.trial_marks import Mark, MarkKind
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
-if TYPE_CHECKING:
-    from htcondor2 import JobEvent
-
-ENDS = ("best", "gate")  # the names of full training and gate in a shared job's marks
+ENDS = {"best", "gate"}  # the names of full training and gate in a shared job's marks
 KEPT_LOGS = 4096  # cached event logs: those of all running jobs of a pool
 
 
@@ -77,11 +71,10 @@ def _read_whole_job(log: Path, stamp: tuple[int, int]) -> WholeJob:
     return noted_whole(log, stamp) or _parse_whole_job(read_events(log))
 
 
-def _parse_whole_job(events: Sequence[JobEvent]) -> WholeJob:
+def _parse_whole_job(events: Sequence[Event]) -> WholeJob:
     executions = (parse_executions(part) for part in submissions(without_marks(events)))
-    marks = b"\n".join(event.raw for event in events if isinstance(event, MarkEvent))
-    ends = {name for name in ENDS if b" %s " % name.encode() in marks}
-    return WholeJob([found for found in executions if found], frozenset(ends))
+    trials = {event.mark.trial for event in events if event.mark}
+    return WholeJob([found for found in executions if found], frozenset(trials & ENDS))
 
 
 def note_log(log: Path) -> None:
@@ -90,7 +83,7 @@ def note_log(log: Path) -> None:
     write_note(log, _parse_whole_job(events), _parse_parts(events))
 
 
-def _parse_parts(events: Iterable[JobEvent]) -> JobParts:
+def _parse_parts(events: Iterable[Event]) -> JobParts:
     trials: dict[str, list[list[Execution]]] = {}
     between: list[Execution] = []
     for part in submissions(events):
@@ -102,24 +95,24 @@ def _parse_parts(events: Iterable[JobEvent]) -> JobParts:
     return JobParts(trials, between)
 
 
-def _marks_by_execution(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
+def _marks_by_execution(events: Iterable[Event]) -> list[list[tuple[float, Mark]]]:
     found: list[list[tuple[float, Mark]]] = []
     for event in events:
-        if event.type.name == "EXECUTE":
+        if event.kind == "EXECUTE":
             found.append([])
-        elif found and (mark := parse_mark(event)):
-            found[-1].append((event_time(event), mark))
+        elif found and event.mark:
+            found[-1].append((event.time, event.mark))
     return found
 
 
-def _parse_executions(events: Sequence[JobEvent]) -> list[Execution]:
+def _parse_executions(events: Sequence[Event]) -> list[Execution]:
     """Return the executions of one submission of a job of several trials.
 
-    If the agent exited because it got no answer, the execution doesn't count as failed. No work
-    was lost: the agent asks for a trial only after the previous trial's result has arrived.
+    An execution whose agent got no answer doesn't count as failed: no work was lost, because the
+    agent asks for a trial only after the previous trial's result has arrived.
     """
     found = parse_executions(events)
-    ended = [event for event in events if event.type.name == "JOB_TERMINATED"]
+    ended = [event for event in events if event.kind == "JOB_TERMINATED"]
     if EXIT_UNANSWERED not in {event.get("ReturnValue") for event in ended}:
         return found
     return [
@@ -129,7 +122,7 @@ def _parse_executions(events: Sequence[JobEvent]) -> list[Execution]:
 
 
 class _Division:
-    def __init__(self, events: Sequence[JobEvent]) -> None:
+    def __init__(self, events: Sequence[Event]) -> None:
         self.trials: dict[str, list[list[Execution]]] = {}
         self.between: list[Execution] = []
         executions = _parse_executions(without_marks(events))
@@ -181,10 +174,10 @@ class _Span:
 
 
 class _GangDivision:
-    def __init__(self, events: Sequence[JobEvent]) -> None:
+    def __init__(self, events: Sequence[Event]) -> None:
         self.between: list[Execution] = []
         self._spans: list[_Span] = []
-        marks = ((event_time(event), mark) for event in events if (mark := parse_mark(event)))
+        marks = ((event.time, event.mark) for event in events if event.mark)
         for when, mark in marks:
             last = self._spans[-1] if self._spans else _Span("", when, when)
             if mark.kind is MarkKind.BEGINS and (last.trial, last.ended) != (mark.trial, math.inf):

@@ -34,32 +34,19 @@ class RegionDays:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyDays:
-    """The state of a study's daily runs. Mappings are by region.
-
-    Attributes:
-        begun: the newest day that has begun.
-        ended: the time at which an attempt last ended; None if none has ended.
-        regions: each region's last day with an outcome. Regions that had no outcome for a month
-            are left out.
-        daily: the study's section `daily:`; None if it can't be read.
-        models: for each current model, the time from which its age counts.
-        awaiting: for each model that waits for approval, when the wait began.
-    """
+    """The state of a study's daily runs. Mappings are by region."""
 
     study: str
-    begun: date
-    ended: datetime | None
-    regions: Mapping[str, RegionDays]
-    daily: Daily | None
-    models: Mapping[str, datetime] = field(default_factory=dict)
-    awaiting: Mapping[str, datetime] = field(default_factory=dict)
+    begun: date  # the newest day that has begun
+    ended: datetime | None  # when an attempt last ended
+    regions: Mapping[str, RegionDays]  # without those that had no outcome for a month
+    daily: Daily | None  # None if the study can't be read
+    models: Mapping[str, datetime] = field(default_factory=dict)  # `model_time` of current models
+    awaiting: Mapping[str, datetime] = field(default_factory=dict)  # since when models wait
 
 
 def study_days(folder: DailyFolder) -> StudyDays | None:
-    """Return the state of a study's daily runs.
-
-    Return None if no day has begun, or if the journal can't be read.
-    """
+    """Return the state of a study's daily runs; None without a day or a readable journal."""
     if not folder.journal.exists():
         return None
     try:

@@ -33,34 +33,26 @@ CREATE TABLE IF NOT EXISTS events (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS deliveries (
     event TEXT NOT NULL REFERENCES events (id), channel TEXT NOT NULL, title TEXT NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('waiting', 'sent', 'given up')),
+    state TEXT NOT NULL CHECK (state IN ('waiting', 'sent', 'abandoned')),
     tries INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0, first REAL, error TEXT,
     changed TEXT NOT NULL, PRIMARY KEY (event, channel)
 ) STRICT;
 """
 
 State = Literal["waiting", "sent", "abandoned"]
-_ABANDONED = "given up"  # in the database
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """One event for one channel (where alerts are sent).
-
-    Attributes:
-        channel: the channel's key, from `channel_key`.
-        tries: the number of failed tries.
-        due: the time of the next try, in Unix seconds.
-        first: the time of the first failed try, in Unix seconds; None if no try has failed.
-    """
+    """One event for one channel (where alerts are sent). Times are in Unix seconds."""
 
     event: Event
-    channel: str
+    channel: str  # its `channel_key`
     title: str
     state: State
-    tries: int
-    due: float
-    first: float | None
+    tries: int  # that failed
+    due: float  # when the next try follows
+    first: float | None  # when a try first failed
     error: str | None
     changed: datetime
 
@@ -84,11 +76,9 @@ class Outbox:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Add new events, to be sent to those of `channels` that want them.
+        """Add new events, to be sent to those of `channels` that want them (`wanted_kinds`).
 
-        Events that are already in the outbox stay unchanged. `is_daily` says whether the events are
-        about daily runs. A channel without a list of `events` gets no `run-done` events of daily
-        runs.
+        Events that are already in the outbox stay unchanged. `is_daily`: they are about daily runs.
         """
         now = _now()
         with self._open() as connection:
@@ -122,13 +112,7 @@ class Outbox:
                 " ORDER BY number, deliveries.rowid"
             ).fetchall()
         return [
-            _DELIVERY.validate_python(
-                {
-                    **row,
-                    "event": Event.read(json.loads(row["content"])),
-                    "state": "abandoned" if row["state"] == _ABANDONED else row["state"],
-                }
-            )
+            _DELIVERY.validate_python(row | {"event": Event.read(json.loads(row["content"]))})
             for row in map(dict, rows)
         ]
 
@@ -164,7 +148,7 @@ class Outbox:
 
     def abandon(self, deliveries: Iterable[Delivery], error: str) -> None:
         """Record that these deliveries will never be sent, and `error` as the reason."""
-        self._settle(deliveries, _ABANDONED, error)
+        self._settle(deliveries, "abandoned", error)
 
     def put_off(self, deliveries: Iterable[Delivery], error: str, now: float, due: float) -> None:
         """Record that sending failed with `error` at `now`; the next try follows at `due`."""
@@ -180,7 +164,7 @@ class Outbox:
         with self._open() as connection:
             connection.execute("UPDATE deliveries SET due = 0 WHERE state = 'waiting'")
 
-    def _settle(self, deliveries: Iterable[Delivery], state: str, error: str | None) -> None:
+    def _settle(self, deliveries: Iterable[Delivery], state: State, error: str | None) -> None:
         with self._open() as connection:
             connection.executemany(
                 "UPDATE deliveries SET state = ?, error = ?, changed = ?"
@@ -189,10 +173,7 @@ class Outbox:
             )
 
     def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
-        """Hold the lock for sending during the `with` block; yield whether this process got it.
-
-        With `wait`, this process waits until it gets the lock.
-        """
+        """Hold the lock for sending, as `lock_file` does."""
         return lock_file(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -206,10 +187,7 @@ def channel_key(channel: Channel) -> str:
 
 
 def undelivered_lines(folder: Path) -> tuple[str, ...]:
-    """Return a message about each error in sending alerts; the messages have no secrets.
-
-    If the outbox in `folder` can't be read, the only message is the reason.
-    """
+    """Return a message, without secrets, about each error in sending alerts or in reading them."""
     if not (folder / "outbox.db").exists():
         return ()
     try:

@@ -20,23 +20,19 @@ from trialfleet.workflows.facts.journal.journal import Attempt, Journal, Outcome
 from trialfleet.workflows.facts.journal.shared_rows import Row, SharedRows
 
 _ATTEMPT, _OUTCOME = TypeAdapter(Attempt), TypeAdapter(Outcome)
-_SENT = "told"  # the kind of the rows of sent events; both managers must know it, so the name stays
+_SENT = "sent"  # the kind of the rows of sent events
 
 Wait = Callable[[OptimizerError], None]
-
-
-def _raise(error: OptimizerError) -> None:
-    raise error
 
 
 class SharedJournal(Journal):
     """A journal of two managers; writes raise LeaseLostError if this manager has lost the lease."""
 
-    def __init__(self, file: Path, rows: SharedRows, wait: Wait = _raise) -> None:
+    def __init__(self, file: Path, rows: SharedRows, wait: Wait | None = None) -> None:
         """Open or create `file`, this manager's copy of the journal.
 
         `rows` has the journal in the database. If a write to the database fails, `wait` is called
-        with the error, and then the write is tried again. By default, `wait` raises the error.
+        with the error, and then the write is tried again; without `wait`, the error is raised.
         """
         super().__init__(file)
         self._rows, self._wait = rows, wait
@@ -87,6 +83,8 @@ class SharedJournal(Journal):
             try:
                 return self._rows.write(rows)
             except OptimizerError as error:
+                if self._wait is None:
+                    raise
                 self._wait(error)
 
     def _copy(self, kind: str, contents: list[dict[str, Any]]) -> None:

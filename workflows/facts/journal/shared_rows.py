@@ -56,7 +56,7 @@ class Row:
     `key` is unique among the records of the same kind.
     """
 
-    kind: str  # attempt, ended, outcome, or told for an event whose alerts were sent
+    kind: str  # attempt, ended, outcome, or sent for an event whose alerts were sent
     key: str
     content: dict[str, Any]
 
@@ -84,9 +84,8 @@ class SharedRows:
     def take(self) -> bool:
         """Take or renew the lease; return whether this manager has it.
 
-        If another manager had the lease since the last call, return False even if this manager has
-        taken it again. The caller must then end the work that it began under the earlier lease. The
-        next call can return True.
+        Return False once if another manager had the lease since the last call, even if this manager
+        has taken it again: the caller must end the work that it began under the earlier lease.
         """
         own = {"machine": self._own.machine, "folder": self._own.folder, "host": self._own.host}
         new = insert(_LEASES).values(

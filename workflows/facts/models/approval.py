@@ -42,10 +42,7 @@ class UnapprovedModel:
 
 
 def note_awaiting(published: Path) -> None:
-    """Record that a model waits for approval from now on, unless this is already recorded.
-
-    The caller must hold the lock of the region's folder of models.
-    """
+    """Record once that a model waits for approval from now on, holding the lock of its region."""
     file = published.parent / AWAITING
     if object_or_empty(lambda: read_json(file)).get("run") != published.name:
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -62,11 +59,8 @@ def read_awaiting(models_folder: Path) -> UnapprovedModel | None:
     own, rival = model_time(model), current and model_time(current)
     # A current model does not count as newer if its time is in the future: a clock was wrong then.
     is_older = own and rival and own < rival <= datetime.now(UTC)
-    if (
-        read_provenance(model).get("run") != run
-        or last_move(models_folder / LATEST, run)
-        or is_older
-    ):
+    is_gone = read_provenance(model).get("run") != run
+    if is_gone or is_older or last_move(models_folder / LATEST, run):
         return None
     return UnapprovedModel(run=run, path=model, since=datetime.fromisoformat(noted["since"]))
 
@@ -79,10 +73,7 @@ def awaiting_by_region(study: Study) -> dict[str, UnapprovedModel]:
 
 
 def awaits_approval(published: Mapping[str, Any]) -> UnapprovedModel | None:
-    """Return the model that `published` names if it waits for approval; else None.
-
-    `published` is the content of a published.json.
-    """
+    """Return the model that a published.json names if it waits for approval; else None."""
     if "awaits_approval" not in published:
         return None
     path = Path(published["path"])
@@ -91,11 +82,9 @@ def awaits_approval(published: Mapping[str, Any]) -> UnapprovedModel | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return why a model was not made current when it was published.
+    """Return `reason_kept_out` and, if the study requires approval, whether the model still waits.
 
-    Return None if it was made current then, or if it is current now. `published` is the content of
-    the model's published.json. If the study requires approval, the text also says whether the model
-    still waits for approval. Then the text ends with the command that makes the model current.
+    Then the text ends with the command that makes the model current.
     """
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:

@@ -28,15 +28,7 @@ def region_models_folder(study: Study, slug: str) -> Path:
 
     Raises InputError if this folder or its parent is a published model.
     """
-    return published_models_folder(study.publish, study.name, slug)
-
-
-def published_models_folder(publish: str, study: str, slug: str) -> Path:
-    """Return the folder of a region's models in the publish folder `publish`.
-
-    Raises InputError if this folder or its parent is a published model.
-    """
-    models_folder = Path(publish) / study / slug
+    models_folder = Path(study.publish) / study.name / slug
     for folder in (models_folder.parent, models_folder):
         if (folder / PROVENANCE).exists():
             raise InputError(
@@ -57,10 +49,7 @@ def list_models(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path of a published model; InputError if `model` isn't one.
-
-    If `model` is a link, this is the path of its target.
-    """
+    """Return the absolute path, without a link, of a published model; InputError for any other."""
     place = model.parent.absolute() / model.name
     if read_provenance(place).get("run") != place.name:
         raise InputError(
@@ -80,9 +69,9 @@ def find_champion(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return the result of `reason_kept_out` for the file `record`, or None if it doesn't exist.
+    """Return `reason_kept_out` for the published.json `record`; None if it doesn't exist.
 
-    `record` is the path of the model's published.json. Raises InputError if it is damaged.
+    Raises InputError if it is damaged.
     """
     if not record.exists():
         return None
@@ -106,10 +95,7 @@ def reason_kept_out(published: Mapping[str, Any]) -> str | None:
 
 
 def current_model(published: Path) -> Path | None:
-    """Return the current model of a region; None if no model is current.
-
-    `published` is any model of the region.
-    """
+    """Return the current model of the region of the model `published`; None if none is."""
     link = published.parent / LATEST
     return published.parent / link.resolve().name if link.exists() else None
 

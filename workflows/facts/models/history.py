@@ -13,7 +13,6 @@ import pwd
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from trialfleet.files import read_json, sync, unless_damaged
 from trialfleet.workflows.formatting import local_time
@@ -66,7 +65,7 @@ def changes(link: Path) -> list[Change]:
     `hand`.
     """
     history, current = link.parent / HISTORY, current_run(link)
-    found = unless_damaged(lambda: [_change(**each) for each in read_json(history)["changes"]], [])
+    found = unless_damaged(lambda: [Change(**each) for each in read_json(history)["changes"]], [])
     if found and current == found[-1].previous != found[-1].run:
         found.pop()  # the process was killed before the change
     if current is not None and (not found or found[-1].run != current):
@@ -91,10 +90,7 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 
 
 def current_run(link: Path) -> str | None:
-    """Return the run of the model to which a region's `latest` points.
-
-    Return None if there is no link, or if it points to a place outside of its folder.
-    """
+    """Return the run to whose model a region's `latest` points; None if not into its folder."""
     if not link.is_symlink():
         return None
     target = link.parent / link.readlink()
@@ -116,8 +112,3 @@ def _write(models_folder: Path, content: object) -> None:
     sync(beside)
     beside.replace(models_folder / HISTORY)
     sync(models_folder)
-
-
-def _change(*, former: str | None = None, **stored: Any) -> Change:
-    """Return a stored change; in older releases, `previous` had the name `former`."""
-    return Change(**{"previous": former} | stored)

@@ -68,7 +68,6 @@ class PublishedModel:
             "run": self.run,
             "as_of": self.as_of,
             "current": self.is_current,
-            "in_force": self.is_current,  # earlier name of `current`; removed in the next release
             "standing": self.standing.value,
             "awaits_since": self.awaits_since,
             "metric": self.metric,
@@ -85,18 +84,14 @@ def list_published_models(models_folder: Path) -> list[PublishedModel]:
     standings, waits = _read_standings(models_folder / LATEST), read_awaiting(models_folder)
     if waits:
         standings[waits.run] = ModelState.AWAITS
+    since = waits.since if waits else None
     return [
-        _model(path, verdicts, standing, waits.since if waits else None)
-        for path in runs
-        for standing in (standings.get(path.name, ModelState.NEVER),)
+        _model(path, verdicts, standings.get(path.name, ModelState.NEVER), since) for path in runs
     ]
 
 
 def runs_with_models(models_folder: Path) -> list[str]:
-    """Return the ids of the runs with a published model in a region's folder, newest first.
-
-    The id of the current model's run is followed by `(current)`.
-    """
+    """Return the runs with models in a region's folder, newest first, one with `(current)`."""
     models = list_published_models(models_folder)[::-1]
     return [f"{one.run} (current)" if one.is_current else one.run for one in models]
 
@@ -113,10 +108,7 @@ def _read_standings(link: Path) -> dict[str, ModelState]:
 
 
 def drift_text(models_folder: Path, run: str | None) -> str | None:
-    """Return a text on how the last measurement of a run's model differs from the earlier ones.
-
-    Return None if it doesn't differ much, if there is no such model, or if `run` is None.
-    """
+    """Return the `drift` of a run's model; None without drift or such a model."""
     models = list_published_models(models_folder)
     return next((model.drift for model in models if model.run == run), None)
 

@@ -94,10 +94,7 @@ class RegionGraph:
         """Return the DAG node `name`, or the DAG node that trains the trial `name`; else None."""
         if name in self._names:
             return name
-        lane, _, number = name.rpartition(".t")
-        nodes = self._nodes_by_lane.get(lane, ()) if number.isdecimal() else ()
-        if lane in nodes:  # the node runs all trials of its lane
-            return lane
+        nodes = self._nodes_by_lane.get(parse_trial_range(name).lane, ())
         return next((node for node in nodes if parse_trial_range(node).has(name)), None)
 
     @cached_property
@@ -123,12 +120,11 @@ class StudyGraph:
     @property
     def node_count(self) -> int:
         """The total number of DAG nodes in the run's graph and in the regions' graphs."""
-        fleet = self.autoscale != "off"
         own = sum(
             1 + region.gangs + len(region.trial_nodes) + len(region.end_nodes)
             for region in self.regions
         )
-        return 2 + fleet + own
+        return 2 + (self.autoscale != "off") + own
 
     @property
     def concurrency(self) -> int:
@@ -179,8 +175,7 @@ def _lane_length(trials: int, lanes: int, per_job: int | None) -> int:
 def _lane_nodes(
     slug: str, length: int, lanes: int, per_job: int | None
 ) -> tuple[tuple[str, ...], ...]:
-    lane_digits = len(str(lanes))
-    names = [f"{slug}.l{lane:0{lane_digits}}" for lane in range(1, lanes + 1)]
+    names = [f"{slug}.l{lane:0{len(str(lanes))}}" for lane in range(1, lanes + 1)]
     if per_job is None:
         return tuple((TrialRange(lane, 1, ALL).node(length),) for lane in names)
     ranges = [(first, first + per_job - 1) for first in range(1, length + 1, per_job)]

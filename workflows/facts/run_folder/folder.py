@@ -1,11 +1,10 @@
-"""The paths of the files in a run's folder; the comment at each path describes the file."""
+"""The paths of the files in a run's folder. A file about an event appears with the event."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from trialfleet import nodes
 from trialfleet.optimizer.service_client import LOG
@@ -15,23 +14,12 @@ TRIALS = "trials"
 FAILING = "failing.json"
 
 
-def path_property(
-    name: str, *, parent: str = "root", earlier_name: str = ""
-) -> cached_property[Path]:
+def path_property(name: str, *, parent: str = "root") -> cached_property[Path]:
     """Return a property of a folder's class: the path of the file `name`.
 
-    `parent` is the name of the attribute with the path of the file's folder. In `name`, {} stands
-    for the name of the folder `root`. If the file exists under `earlier_name`, its name in earlier
-    releases, the property is that path.
+    `parent` is the name of the attribute with the path of the file's folder.
     """
-
-    def path(folder: Any) -> Path:
-        place: Path = getattr(folder, parent)
-        if earlier_name and (old := place / earlier_name).exists():
-            return old
-        return place / name.format(folder.root.name)
-
-    return cached_property(path)
+    return cached_property(lambda folder: getattr(folder, parent) / name)
 
 
 def note_path(log: Path) -> Path:
@@ -85,48 +73,36 @@ class TrialFolder:
         return self.node_root != self.root
 
     trial_json = path_property(nodes.TRIAL)  # the trial's order: the trainer's input
-    # The submit file of the job, rendered before it is submitted.
-    submit = path_property("trial.sub", parent="node_root")
-    # HTCondor's event log of the job, over all attempts.
-    log = path_property("log", parent="node_root")
+    submit = path_property("trial.sub", parent="node_root")  # the job's submit file
+    log = path_property("log", parent="node_root")  # HTCondor's event log of the job, all attempts
     agent_log = path_property("agent.log", parent="node_root")  # output of the job's agent
     out = path_property("out")  # standard output of the last attempt
     trained_on = path_property("trained-on.json")  # the inputs of a published model, with checksums
     err = path_property("err")  # standard error of the last attempt
     result = path_property(nodes.RESULT)  # the trainer's output; empty until the trial ends
-    # How the job of a full training, or of a gate, ran and what it cost.
-    job = path_property("job.json")
-    # Why attempts at a full training failed, by attempt; the trial database has those of trials.
-    failures = path_property("failures.json")
-    # One JSON line per report of the trial; empty at the start.
-    progress = path_property(nodes.PROGRESS)
-    # The folder through which a running job and its access point communicate.
-    words = path_property(nodes.WORDS, parent="node_root")
+    job = path_property("job.json")  # how a full training's or gate's job ran, and its cost
+    failures = path_property("failures.json")  # why attempts at a full training or gate failed
+    progress = path_property(nodes.PROGRESS)  # a JSON line per report; empty at the start
+    words = path_property(nodes.WORDS, parent="node_root")  # between the job and its access point
     order = path_property(nodes.ORDER, parent="words")  # the order for the job's agent
     said = path_property(nodes.SAID, parent="words")  # the last message of the job's agent
-    # The trial's last checkpoint, packed.
-    saved = path_property(nodes.CHECKPOINT_PACKAGE, parent="words")
-    # The trial's files at its end, packed.
-    left = path_property(nodes.RESULT_PACKAGE, parent="words")
+    saved = path_property(nodes.CHECKPOINT_PACKAGE, parent="words")  # the trial's last checkpoint
+    left = path_property(nodes.RESULT_PACKAGE, parent="words")  # the trial's files at its end
     # Files that the trial needs and its job lacks, packed: a gate's models in a lane.
     given = path_property(nodes.GIVEN_PACKAGE, parent="words")
     ended = path_property(nodes.ENDED)  # how the trial ended; absent until its package came
-    # The trial's progress reports while it runs.
-    reports = path_property(nodes.REPORTS, parent="words")
+    reports = path_property(nodes.REPORTS, parent="words")  # `progress` of the running trial
     # The running trial's output, after a line with its name; at first the previous trial's output.
     printed_out = path_property(nodes.PRINTED["out"], parent="words")
     printed_err = path_property(nodes.PRINTED["err"], parent="words")
-    # The order to stop early, in a study with early stopping; empty until there is one.
-    stop = path_property(nodes.STOP, parent="words")
+    stop = path_property(nodes.STOP, parent="words")  # the order to stop early; empty before
     # The folder of the trial's last checkpoint; empty at the start.
     checkpoint = path_property(nodes.CHECKPOINT)
     # The lane whose job executes the full training or the gate; absent if no lane's job does.
     by_lane = path_property("lane.json")
     model = path_property(nodes.MODEL)  # the trained model's folder, of a full training
-    # The folder through which a gang's jobs and the keeper, which manages gangs, communicate.
-    gang = path_property(nodes.GANG, parent="words")
-    # The keeper's decisions on a gang: its generation and ranks, and how it ended.
-    roster = path_property("roster.json", parent="gang")
+    gang = path_property(nodes.GANG, parent="words")  # between a gang's jobs and the keeper
+    roster = path_property("roster.json", parent="gang")  # the keeper's orders to a gang
     # The place of a gang's checkpoints in S3; exists if the study stores them there. The keeper
     # signs and deletes what this file names. So it is outside of `words`, where jobs can write.
     gang_store = path_property("gang-store.json", parent="node_root")
@@ -159,29 +135,20 @@ class RegionFolder:
         return DagFiles(self.dag)
 
     scripts_log = path_property("scripts.log")  # output of the PRE and POST scripts
-    # The last error of each script that fails; absent until one has.
-    failing = path_property(FAILING)
+    failing = path_property(FAILING)  # the last error of each script that fails
     stopped = path_property("stopped.json")  # why the region stopped early; absent if it didn't
-    # Why a budget in USD allows no more trials of the region; absent until then.
-    spent = path_property("spent.json")
-    # The reason why the region's DAGMan is being replaced; exists only meanwhile.
-    restart = path_property("restart.json")
+    spent = path_property("spent.json")  # why a budget in USD allows no more trials of the region
+    restart = path_property("restart.json")  # why its DAGMan is being replaced; exists only then
     # The rows that its trials train on, of `trainer: tabular` with CSV or Parquet data.
     table = path_property("table.npz")
-    # The description of its data when the run was planned; only of `trainer: tabular`.
-    table_found = path_property("table.json")
-    # The profile of its table, to compare days; for daily runs of `trainer: tabular`.
-    profile = path_property("profile.json")
+    table_found = path_property("table.json")  # the description of its data, from planning
+    profile = path_property("profile.json")  # of its table, to compare days; for daily runs
     # The number of past days with which its table was compared, and the warnings of the checks.
     checks = path_property("checks.json")
-    # The states and checksums of its data when the run was submitted.
-    inputs = path_property("inputs.json")
-    # The files of its data or of the code that have changed since; absent until one has.
-    changed = path_property("changed.json")
-    # Where the region's model was published; absent until then.
-    published = path_property("published.json")
-    # The mark that its trials are done, in a study that publishes nothing; absent until then.
-    tuned = path_property("tuned.json")
+    inputs = path_property("inputs.json")  # states and checksums of its data at submission
+    changed = path_property("changed.json")  # files of data or code that have changed since
+    published = path_property("published.json")  # where the region's model was published
+    tuned = path_property("tuned.json")  # the mark that its trials are done, with `publish: none`
 
     @property
     def is_done(self) -> bool:
@@ -198,8 +165,7 @@ class RegionFolder:
         """The files of the gate, which measures the current and the new model on the same rows."""
         return TrialFolder(self.root / "gate")
 
-    # Whether the new model replaces the current one; absent until that is known.
-    verdict = path_property("gate.json")
+    verdict = path_property("gate.json")  # whether the new model replaces the current one
     trials = path_property(TRIALS)  # the folder of the trials' folders
 
     def trial(self, name: str) -> TrialFolder:
@@ -253,57 +219,44 @@ class RunFolder:
         return TrialFolder(self.root / "check")
 
     study = path_property("study.yaml")  # the resolved study, frozen
-    # study.yaml as JSON, which is read faster; ignored once study.yaml has changed.
-    study_copy = path_property("study.json")
+    study_copy = path_property("study.json")  # the same as JSON; ignored if study.yaml changed
     dag = path_property("study.dag")  # the whole graph
-    # Optuna's SQLite file, where the study names no other storage.
-    database = path_property("study.db")
+    database = path_property("study.db")  # Optuna's SQLite file, if the study names no storage
     optimizer_submit = path_property("optimizer.sub")  # the submit file of the optimiser's service
     service_log = path_property(LOG)  # the log of the optimiser's service
-    # The submit file of the gangs' keeper, the same for all regions.
-    gang_submit = path_property("gang.sub")
+    gang_submit = path_property("gang.sub")  # submit file of the gangs' keeper
     gang_lock = path_property("gang.lock")  # locked by the keeper that manages the run's gangs
     gang_log = path_property("gang.log")  # the history of the run's gangs, by generation
-    # The submit file that publishes a region's model, the same for all.
-    publish_submit = path_property("publish.sub")
-    # The submit file that writes the report at the run's end.
-    report_submit = path_property("report.sub")
-    # The submit file of the fleet's autoscaler, in a study that has one.
-    fleet_submit = path_property("fleet.sub")
-    # The last actions of the fleet's autoscaler, and the fleet's cost so far.
-    fleet_state = path_property("fleet.json")
-    # Who stopped the run; absent unless a person did, and absent after a resume.
-    stopped = path_property("stopped.json")
+    publish_submit = path_property("publish.sub")  # submit file that publishes a region's model
+    report_submit = path_property("report.sub")  # submit file that writes the report at the end
+    fleet_submit = path_property("fleet.sub")  # submit file of the fleet's autoscaler
+    fleet_state = path_property("fleet.json")  # the autoscaler's last actions and the fleet's cost
+    stopped = path_property("stopped.json")  # who stopped the run; absent after a resume
     failing = path_property(FAILING)  # why the report can't be written; absent until a failure
     # Held by the process that submits, stops or repairs the run; the file's old name stays.
     run_lock = path_property("hand.lock")
-    repairs = path_property("repairs.json", earlier_name="mends.json")  # the supervisor's repairs
-    # The checksums of the data files that were read so far, a JSON line each.
-    checksums = path_property("checksums.jsonl")
+    repairs = path_property("repairs.json")  # the supervisor's repairs
+    checksums = path_property("checksums.jsonl")  # of the data files that were read so far
     # The AWS account of the fleet that the run scales, and how to reach it; no secret.
     aws = path_property("aws.json")
-    # The outbox of the run's events; exists if the study has `notify`.
-    alerts = path_property("alerts")
-    # The settings of its models' export; exists if the study exports them.
-    export = path_property("export")
+    alerts = path_property("alerts")  # the outbox of the run's events, if the study has `notify`
+    export = path_property("export")  # the settings of its models' export, if the study has one
     # The planner's AWS settings; a proxy's password may be in it.
     export_variables = path_property("variables.json", parent="export")
     # The AWS settings for the gangs' keeper; exists if checkpoints of gangs are in S3.
     gang_variables = path_property("gang.variables.json")
-    # Previous results that the optimiser learns from; absent if it has none.
-    previous_results = path_property("previous.json", earlier_name="former.json")
-    # Why no more trials, or full trainings, start for lack of money; absent until then.
-    out_of_money = path_property("out-of-money.json", earlier_name="unpaid.json")
-    # The mark that a region's full training left no model; absent until then.
-    no_model = path_property("no-model.json")
+    previous_results = path_property("previous.json")  # results of previous runs, for the optimiser
+    out_of_money = path_property(
+        "out-of-money.json"
+    )  # why trials or full trainings no longer start
+    no_model = path_property("no-model.json")  # the mark that a full training left no model
     # The mark that the run should be in the queue; `repair` makes it before it submits the run.
     submission = path_property("submission.json")
     study_config = path_property("study.conf")  # the configuration of the whole graph's DAGMan
     region_config = path_property("region.conf")  # the configuration of the regions' DAGMans
     client = path_property("client")  # the program that the nodes' scripts call
     agent = path_property("agent")  # the program that starts the agent of a trial's job
-    # The states and checksums of its code when it was planned.
-    inputs = path_property("inputs.json")
+    inputs = path_property("inputs.json")  # states and checksums of its code when it was planned
     code = path_property("code")  # the trainer's files
     report_page = path_property("report.html")  # the report, for people
     report_data = path_property("report.json")  # the report, for programs

@@ -9,10 +9,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 
 def read_description(region: RegionFolder) -> dict[str, Any] | None:
-    """Return the description of a region's data (`table_from_rows.Description`).
-
-    Return None if the data was not examined when the run was planned.
-    """
+    """Return the `table_from_rows.Description` of a region's data; None if `plan` made none."""
     if not region.table_found.exists():
         return None
     found: dict[str, Any] = read_json(region.table_found)["table"]
@@ -33,10 +30,8 @@ def read_checks(region: RegionFolder) -> dict[str, Any] | None:
     "days" is the number of past days with which the table was compared. "reason" is the text of the
     warnings, or None.
     """
-    found = object_or_empty(lambda: read_json(region.checks))
-    return (
-        {key: found[key] for key in ("days", "reason")} if {"days", "reason"} <= {*found} else None
-    )
+    found, keys = object_or_empty(lambda: read_json(region.checks)), ("days", "reason")
+    return {key: found[key] for key in keys} if found.keys() >= {*keys} else None
 
 
 def read_warnings(region: RegionFolder) -> str | None:

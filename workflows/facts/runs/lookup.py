@@ -10,6 +10,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.models.approval import AWAITING
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
-    published_models_folder,
+    display_name,
+    list_models,
     read_provenance,
     read_region_name,
 )
@@ -36,10 +38,9 @@ _MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run's folder below `./runs`.
+    """A run's folder below `./runs`, and when the run was planned, in Unix seconds.
 
-    `study` is the name of the folder above; empty if that is `./runs`. `run` is the name of the
-    run's folder. `planned` is when the run was planned, in Unix seconds.
+    `study` is the name of the folder above; empty if that is `./runs`.
     """
 
     folder: Path
@@ -140,10 +141,7 @@ def _find_by_name(name: str, runs: list[FoundRun], *, planned: bool) -> list[Fou
 
 
 def _find_by_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
-    """Return the runs of the only study whose name begins with `name`.
-
-    The result is empty if several studies begin with `name`, or if a run's id does.
-    """
+    """Return the runs of the only study that begins with `name`; none if a run's id does."""
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
     return [] if is_other else found
@@ -168,88 +166,59 @@ def _run_list(runs: Sequence[FoundRun]) -> str:
 
 
 def _name_list(names: Iterable[str]) -> str:
-    return join_names([*names], _SHOWN)
+    return join_names([*names], _SHOWN) or "none"
 
 
 # -- models ----------------------------------------------------------------------------------------
 
 
-def find_model(name: str) -> Path:
+def find_model(name: str, study: str | None = None) -> Path:
     """Return the folder of a published model; InputError if no model or several models match.
 
     `name` can be one of these:
 
     - the path of a model's folder, which is returned unchecked;
-    - RUN/REGION, where RUN is a run's id or the beginning of an id;
     - the path of a region's folder of models, for the current model in it;
-    - STUDY/REGION, for the current model of the region in the publish folder of the study's
-      newest run;
-    - REGION, if only one study has this region.
+    - REGION or STUDY/REGION, for the current model of the region: in the publish folder of the
+      study's newest run, or in a folder of `models_folders_here`;
+    - RUN/REGION, where RUN is a run's folder, its id, STUDY/RUN-ID, or the beginning of one of
+      these two.
+
+    The path of a current model ends with the link `latest`. With `study`, a name only means models
+    of this study.
     """
-    check_model_name(name)
-    place = Path(name)
-    if exists(place) or place.is_absolute() or name.startswith("."):
+    if place := _named_place(name):
         return place / LATEST if exists(place / LATEST) else place
-    runs = runs_here()
-    before, region = _divide(name, runs)
-    of_study = [run for run in runs if run.study == before]
-    if before and not of_study:
-        alone = models_folders_here(before, region)
-        return alone[0] / LATEST if len(alone) == 1 else _model_of_run(name, before, region)
-    if folder := _folder_of_one_study(region, of_study or runs, elsewhere=not before):
-        return folder / LATEST
-    known: dict[str, None] = {}
-    for found in of_study or runs:
-        try:
-            published = published_models(found.folder)
-        except InputError:  # a moved run, say; another run may have it
-            continue
-        if region in published:
-            return published[region].parent / LATEST
-        known |= dict.fromkeys(published)
-    if not before and not known:  # models may have been copied here without their runs
-        return _model_alone(region)
-    raise InputError(
-        f"{name!r} is neither a model's folder nor a region for which a run in "
-        f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, known)}; "
-        f"regions: {_name_list(known) or 'none'}"
-    )
+    runs = [run for run in runs_here() if study in {None, run.study}]
+    found = _models_by_name(name, runs, study)
+    if not found:
+        raise InputError(_unknown_model_text(name, runs, study))
+    if len(found) > 1:
+        raise InputError(
+            f"{name!r} may be any of {len(found)} models; name one of them: {_name_list(found)}"
+        )
+    return next(iter(found.values()))
 
 
 def find_models_folder(region: str, study: str | None = None) -> Path:
     """Return the folder with the models of a region; InputError if no folder or several match.
 
-    `region` is a region's name, STUDY/REGION, the path of the folder itself, or any other name that
-    `find_model` accepts.
+    `region` is the path of this folder, or any other name that `find_model` accepts.
     """
-    check_model_name(region)
-    if exists(Path(region)) and (Path(region) / LATEST).is_symlink():
-        return Path(region).absolute()
-    if study is not None:
-        _check_study(study)
-    runs = runs_here()
-    before, name = _divide(region, runs, study)
-    here = models_folders_here(study or before or None, name)
-    if not (study or before) and (folder := _folder_of_one_study(name, runs)):
-        return folder.absolute()
-    if len(here) == 1:
-        return here[0].absolute()
-    return find_model(f"{study}/{name}" if study else region).parent.absolute()
-
-
-def _check_study(name: str) -> None:
-    here = models_folders_here()
-    studies = {run.study for run in runs_here()}
-    studies |= {str(read_provenance(m / LATEST).get("study") or m.parent.name) for m in here}
-    if name not in studies:
-        known = sorted(studies)
+    if (place := _named_place(region)) is None:
+        return find_model(region, study).parent.absolute()
+    folder = place.parent if place.name == LATEST or read_provenance(place) else place
+    if not (exists(folder) and folder.is_dir() and list_models(folder)):
         raise InputError(
-            f"no study {name!r}{did_you_mean(name, known)}; studies: {_name_list(known) or 'none'}"
+            f"there are no models below the folder {region!r}; name a region, or the folder of its "
+            "models (models/STUDY/REGION), or a study with --study; studies with models here: "
+            + _name_list(sorted(_studies_with_models()))
         )
+    return folder.absolute()
 
 
-def check_model_name(name: str) -> None:
-    """Raise InputError if `name` can't be the name of a region or a model."""
+def _named_place(name: str) -> Path | None:
+    """Return the path that `name` is; None for a region or model. InputError if it can't be any."""
     if not name:  # such as an unset variable of a shell
         raise InputError(
             "the name of the region or model is empty; name a region, STUDY/REGION or a folder"
@@ -259,80 +228,66 @@ def check_model_name(name: str) -> None:
             f"{name!r} is a URL, but models are read from a folder of this machine; to copy a "
             "model back from S3, see docs/exports.md"
         )
+    place = Path(name)
+    is_path = place.is_absolute() or name.startswith(".") or exists(place)
+    return place if is_path else None
 
 
-def _divide(name: str, runs: list[FoundRun], study: str | None = None) -> tuple[str, str]:
-    """Divide [STUDY/][RUN/]REGION into what is before the region, and the region.
+def _models_by_name(name: str, runs: list[FoundRun], study: str | None) -> dict[str, Path]:
+    """Return the models that `name` may mean, each by a name that means no other model.
 
-    The names of regions may have slashes, too. So every division is tried, in `study` if given.
-    Without a known region, the name is divided at its last slash. Raises InputError if several
-    divisions name a known region.
+    The names of regions may have slashes, so `name` is divided at each slash.
     """
-    before, _, region = name.rpartition("/")
-    words = name.split("/")
-    divisions = [("/".join(words[:i]), "/".join(words[i:])) for i in range(len(words))]
-    known = [one for one in divisions if len(words) > 1 and _is_known(*one, runs, study)]
-    exact = {"", *(name for run in runs for name in (run.study, run.run, run.name))}
-    known = [one for one in known if one[0] in exact] or known  # rather than a name's beginning
-    if len(known) > 1:
-        choices = (f"the region {of!r}" + (f" of {at!r}" if at else "") for at, of in known)
-        raise InputError(
-            f"{name!r} may be {' or '.join(choices)}; name STUDY/REGION, or the folder of the "
-            "region's models"
-        )
-    return known[0] if known else (before, region)
-
-
-def _is_known(before: str, region: str, runs: list[FoundRun], study: str | None) -> bool:
-    slug = region_slug(region)
-    here = [run for run in runs if study in {None, run.study}]
-    named = [one for one in here if one.study == before] if before else here
-    named = named or _find_by_name(before, here, planned=False)
-    folders = [run.folder for run in named] or ([Path(before)] if before else [])
-    if any(exists(RunFolder(folder.absolute()).region(slug).root) for folder in folders):
-        return True
-    can_be_of = not before or study in {None, before}
-    return can_be_of and bool(models_folders_here(study or before or None, region))
-
-
-def _folder_of_one_study(
-    region: str, runs: list[FoundRun], *, elsewhere: bool = True
-) -> Path | None:
-    """Return the folder of a region's models in the publish folders of `runs`; None if none exists.
-
-    With `elsewhere`, `models_folders_here` is searched, too. Raises InputError if several studies
-    have models of the region.
-    """
-    found = _folders_by_study(region, runs)
-    if elsewhere:
-        for folder in models_folders_here(region=region):
-            if study := read_provenance(folder / LATEST).get("study"):
-                found.setdefault(str(study), folder)
-    if len(found) > 1:
-        raise InputError(
-            f"{region!r} may be any of {len(found)} regions; name one of them: "
-            f"{_name_list(f'{study}/{region}' for study in sorted(found))}"
-        )
-    return next(iter(found.values()), None)
-
-
-def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
-    slug = region_slug(region)
     found: dict[str, Path] = {}
-    seen: set[str] = set()
-    for each in runs:
-        if each.study in seen:
-            continue
-        try:
-            head = parse_head(files := RunFolder(each.folder.absolute()))
-            folder = (
-                published_models_folder(head.publish, head.study, slug) if head.publishes else None
-            )
-        except InputError:  # a moved run, say; another run of the study may do
-            continue
-        seen |= {each.study} - {""}
-        if files.region(slug).root.is_dir() and folder and folder.is_dir():
-            found.setdefault(head.study, folder)
+    by_beginning: dict[str, Path] = {}
+    words = name.split("/")
+    for i in range(len(words)):
+        before, region = "/".join(words[:i]), "/".join(words[i:])
+        found.update(_current_models(before, region, runs, study))
+        place = [FoundRun(Path(before), "", before, 0.0)] if before and _is_place(before) else []
+        for run in place or runs:
+            if before and (run.run.startswith(before) or run.name.startswith(before)):
+                is_whole = before in {run.run, run.name}
+                (found if is_whole else by_beginning).update(_model_of_run(run, region))
+    return found or by_beginning
+
+
+def _current_models(
+    before: str, region: str, runs: list[FoundRun], study: str | None
+) -> Iterator[tuple[str, Path]]:
+    """Yield the current models of a region, of the study `before` if it isn't empty."""
+    slug = region_slug(region)
+    published = {
+        of: folder / slug
+        for of, folder in _publish_folders(runs).items()
+        if folder and (folder / slug).is_dir()
+    }
+    here = [(_study_name(folder), folder) for folder in models_folders_here(region=region)]
+    found = [*published.items(), *(each for each in here if each[0] not in published)]
+    count = Counter(of for of, _ in found)
+    for of, folder in found:
+        if before in {"", of} and study in {None, of}:
+            is_clear = not before and count[of] == 1
+            yield f"{of}/{region}" if is_clear else shell_quoted(folder), folder / LATEST
+
+
+def _model_of_run(run: FoundRun, region: str) -> dict[str, Path]:
+    files = RunFolder(run.folder.absolute())
+    if not exists(record := files.region(region_slug(region)).published):
+        return {}
+    parse_head(files)  # InputError if the run was moved
+    return {f"{run.name}/{region}": _published_path(record)}
+
+
+def _publish_folders(runs: Iterable[FoundRun]) -> dict[str, Path | None]:
+    """Return the folder of each study's models, from its newest run; None if it publishes none."""
+    found: dict[str, Path | None] = {}
+    for run in runs:
+        with suppress(InputError):  # a moved run, say; another run of the study may do
+            if run.study not in found:
+                head = parse_head(RunFolder(run.folder.absolute()))
+                folder = Path(head.publish) / head.study if head.publishes else None
+                found.setdefault(head.study, folder)
     return found
 
 
@@ -350,7 +305,15 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
         for mark in Path().glob(f"{models_folder.format(slug)}/{name}")
     )
     found = sorted({mark.parent for mark in marks if mark.is_dir() or mark.name == AWAITING})
-    return [models_folder for models_folder in found if study in {None, models_folder.parent.name}]
+    return [folder for folder in found if study is None or study == _study_name(folder)]
+
+
+def _study_name(models_folder: Path) -> str:
+    return display_name(models_folder).partition("/")[0]
+
+
+def _studies_with_models() -> set[str]:
+    return {_study_name(folder) for folder in models_folders_here()}
 
 
 def region_names_here(study: str | None = None) -> list[str]:
@@ -358,29 +321,9 @@ def region_names_here(study: str | None = None) -> list[str]:
 
     If several studies have a region of the same name, the names are given as STUDY/REGION.
     """
-    found = [
-        (folder.parent.name, read_region_name(folder)) for folder in models_folders_here(study)
-    ]
-    count = Counter(region for _, region in found)
-    return [region if count[region] == 1 else f"{of}/{region}" for of, region in found]
-
-
-def _model_alone(region: str) -> Path:
-    found = models_folders_here(region=region)
-    if len(found) == 1:
-        return found[0] / LATEST
-    if found:
-        choices = "\n".join(f"  {shell_quoted(models_folder)}" for models_folder in found)
-        raise InputError(
-            f"several studies have models of a region named {region!r}; choose one of these:\n"
-            f"{choices}"
-        )
-    regions = sorted({models_folder.name for models_folder in models_folders_here()})
-    known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
-    raise InputError(
-        f"{region!r} is neither a model's folder nor a region with a published model"
-        f"{did_you_mean(region, regions)}; {known}"
-    )
+    names = [display_name(folder) for folder in models_folders_here(study)]
+    count = Counter(name.partition("/")[2] for name in names)
+    return [region if count[region := name.partition("/")[2]] == 1 else name for name in names]
 
 
 def find_models(name: str) -> list[Path]:
@@ -391,16 +334,14 @@ def find_models(name: str) -> list[Path]:
     """
     from trialfleet.workflows.facts.models.listing import runs_with_models
 
-    runs = [] if exists(Path(name)) else runs_here()
-    matches = [run for run in runs if name in {run.run, run.name}]
-    if not matches:
+    if exists(Path(name)) or not any(name in {run.run, run.name} for run in runs_here()):
         model = find_model(name)
         if model.name != LATEST:
             return [model]
-        region = model.parent.name if exists(Path(name)) else _divide(name, runs)[1]
         raise InputError(
-            f"{name!r} is a region, and each run has a model of it; name the run: RUN/{region}; "
-            f"runs, newest first: {_name_list(runs_with_models(model.parent)) or 'none'}"
+            f"{name!r} is a region, and each run has a model of it; "
+            f"name the run: RUN/{read_region_name(model.parent)}; runs, newest first: "
+            f"{_name_list(runs_with_models(model.parent))}"
         )
     published = published_models(find_run(name))
     if not published:
@@ -408,19 +349,30 @@ def find_models(name: str) -> list[Path]:
     return list(published.values())
 
 
-def _model_of_run(name: str, run: str, region: str) -> Path:
-    try:
-        folder = find_run(run)
-        published = published_models(folder)
-    except InputError as error:
-        raise InputError(f"{name!r} is neither a model's folder nor RUN/REGION: {error}") from None
-    if region not in published:
-        run_id = parse_head(RunFolder(folder.absolute())).run
-        raise InputError(
-            f"the run {run_id!r} has published no model of {region!r}"
-            f"{did_you_mean(region, published)}; regions: {_name_list(published) or 'none'}"
+def _unknown_model_text(name: str, runs: list[FoundRun], study: str | None) -> str:
+    before, _, region = name.rpartition("/")
+    folders = _publish_folders(runs)
+    studies = sorted({run.study for run in runs_here()} | _studies_with_models())
+    if study not in {None, *studies}:
+        guess = did_you_mean(str(study), studies)
+        return f"no study {study!r}{guess}; studies: {_name_list(studies)}"
+    if before and before not in {*folders, *studies}:
+        try:
+            known = published_models(find_run(before))
+        except InputError as error:
+            return f"{name!r} is neither a model's folder nor RUN/REGION: {error}"
+        return (
+            f"the run {before!r} has published no model of {region!r}"
+            f"{did_you_mean(region, known)}; regions: {_name_list(known)}"
         )
-    return published[region]
+    published = [place for folder in folders.values() if folder for place in folder.glob("[!.]*")]
+    places = [*filter(Path.is_dir, published), *models_folders_here(study)]
+    names = sorted(set(map(read_region_name, places)))
+    return (
+        f"{name!r} is neither a model's folder nor a region for which a run in "
+        f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, names)}; "
+        f"regions with models here: {_name_list(names)}"
+    )
 
 
 def published_models(folder: Path) -> dict[str, Path]:
@@ -431,8 +383,8 @@ def published_models(folder: Path) -> dict[str, Path]:
     parse_head(files)
     regions = load_frozen(files.study).study.region_table
     records = {region: files.region(region_slug(region)).published for region in regions}
-    return {
-        region: Path(read_record(record, "path", shape=Published)["path"])
-        for region, record in records.items()
-        if record.exists()
-    }
+    return {region: _published_path(each) for region, each in records.items() if each.exists()}
+
+
+def _published_path(record: Path) -> Path:
+    return Path(read_record(record, "path", shape=Published)["path"])

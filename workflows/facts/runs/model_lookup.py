@@ -10,13 +10,9 @@ from typing import Any
 
 from trialfleet.errors import InputError
 from trialfleet.files import exists
-from trialfleet.workflows.facts.models.folders import LATEST, read_provenance, read_region_name
+from trialfleet.workflows.facts.models.folders import LATEST, read_region_name
 from trialfleet.workflows.facts.models.listing import PublishedModel, list_published_models
-from trialfleet.workflows.facts.runs.lookup import (
-    check_model_name,
-    find_models_folder,
-    models_folders_here,
-)
+from trialfleet.workflows.facts.runs.lookup import find_models_folder, models_folders_here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +71,8 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     matches, `name` is a study, the folder of a study's models, or a publish folder. With `study`,
     `name` can only be a region. Raises InputError if there are no models.
     """
-    check_model_name(name)
     try:
-        return [_find_nonempty_folder(name, study)]
+        return [find_models_folder(name, study)]
     except InputError:
         of_study = [] if study else _in_folder(name) or models_folders_here(name.rstrip("/"))
         if not of_study:
@@ -86,19 +81,7 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
 
 
 def _in_folder(name: str) -> list[Path]:
-    if not exists(place := Path(name)):
+    if not name or not exists(place := Path(name)):
         return []
     links = [*place.glob(f"*/{LATEST}")] or [*place.glob(f"*/*/{LATEST}")]
     return [link.parent.absolute() for link in sorted(links) if link.is_symlink()]
-
-
-def _find_nonempty_folder(name: str, study: str | None) -> Path:
-    found = find_models_folder(name, study)
-    if found.is_dir() and not any(read_provenance(folder) for folder in found.iterdir()):
-        studies = ", ".join(sorted({folder.parent.name for folder in models_folders_here()}))
-        raise InputError(
-            f"there are no models below the folder {name!r}; name a region, or the folder of its "
-            "models (models/STUDY/REGION), or a study with --study"
-            f"; studies with models here: {studies or 'none'}"
-        )
-    return found

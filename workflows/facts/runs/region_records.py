@@ -54,17 +54,11 @@ class RegionRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class EndFiles:
-    """The progress of a region's full training and gate.
+    """The progress of a region's full training and gate."""
 
-    Attributes:
-        is_trained: whether the full training has left a result and a model.
-        is_measured: whether the gate has measured the models or decided without measuring.
-        gate_begins: whether trial.json, the order for the gate's job, has been written.
-    """
-
-    is_trained: bool
-    is_measured: bool
-    gate_begins: bool
+    is_trained: bool  # the full training has left a result and a model
+    is_measured: bool  # the gate has measured the models or decided without measuring
+    gate_begins: bool  # trial.json, the order for the gate's job, has been written
 
 
 class RecordsReader:
@@ -74,7 +68,7 @@ class RecordsReader:
         self._known: dict[Path, tuple[int, RegionRecords]] = {}
 
     def read(self, files: RegionFolder) -> RegionRecords:
-        """Return a region's records; InputError if a record is damaged."""
+        """Return a region's records. InputError if one is damaged."""
         changed = folder_stamp(files.root)
         known = self._known.get(files.root)
         if known and known[0] == changed:
@@ -86,7 +80,7 @@ class RecordsReader:
 
 
 def read_records(files: RegionFolder) -> RegionRecords:
-    """Return a region's records; InputError if a record is damaged."""
+    """Return a region's records. InputError if one is damaged."""
     names = {path.name for path in files.root.iterdir()} if files.root.exists() else set()
 
     def record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any] | None:

@@ -36,7 +36,7 @@ Mode = Literal["tune", "final"]
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
     """Record why no money is left for trials (`tune`), or for trials and full trainings (`final`).
 
-    Nothing changes if a reason for `mode` or for `final` is already recorded.
+    The first reason for `mode` stays, and so does one for `final`.
     """
     noted = read_out_of_money(folder)
     if mode not in noted and "final" not in noted:
@@ -44,10 +44,7 @@ def note(folder: RunFolder, mode: Mode, reason: str) -> None:
 
 
 def read_out_of_money(folder: RunFolder) -> dict[str, str]:
-    """Return why no money is left, by mode; empty if there is money.
-
-    The mode is `tune` for trials, or `final` for trials and full trainings.
-    """
+    """Return why no money is left, by mode (see `note`); empty if there is money."""
     return read_record(folder.out_of_money, shape=Reasons) if folder.out_of_money.exists() else {}
 
 
@@ -59,25 +56,15 @@ def out_of_money_reason(folder: RunFolder) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """The cost of a run's fleet, in USD, as its autoscaler last reported it.
+    """The cost of a run's fleet, in USD, as its autoscaler last reported it."""
 
-    Attributes:
-        spent: the cost of all EC2 nodes since the run began.
-        cap: the study's `price_cap.run`; None if there is no cap.
-        left: the part of the cap that is not spent.
-        reserve: the part of the cap for the full trainings.
-        ended: why no money is left for trials or full trainings; None if money is left.
-        trouble: why the autoscaler makes no progress; None if it does.
-        nodes_left: a text about EC2 nodes that still ran when the autoscaler ended, if any.
-    """
-
-    spent: float
-    cap: float | None
-    left: float | None
-    reserve: float | None
-    ended: str | None
-    trouble: str | None
-    nodes_left: str | None = None
+    spent: float  # by all EC2 nodes since the run began
+    cap: float | None  # the study's `price_cap.run`
+    left: float | None  # of the cap
+    reserve: float | None  # the part of the cap for the full trainings
+    ended: str | None  # why no money is left for trials or full trainings
+    trouble: str | None  # why the autoscaler makes no progress
+    nodes_left: str | None = None  # a text about nodes that still ran when the autoscaler ended
 
     def __str__(self) -> str:
         of = f" of {usd(self.cap)}, {usd(self.left)} left" if self.cap is not None else ""

@@ -303,13 +303,13 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfM
     hold, removal, evictions = "", "", 0
     code: int | None = None
     for event in submissions(read_events(log))[-1]:
-        match event.type.name:
+        match event.kind:
             case "JOB_RELEASED":  # earlier events no longer count
                 hold, code, removal = "", None, ""
             case "JOB_HELD":
-                hold, code = str(event.get("HoldReason", "")), event.get("HoldReasonCode")
+                hold, code = str(event.get("HoldReason") or ""), event.get("HoldReasonCode")
             case "JOB_ABORTED":
-                removal = str(event.get("Reason", ""))
+                removal = str(event.get("Reason") or "")
             case "JOB_EVICTED":
                 evictions += 1
     if NO_MONEY in removal:
