@@ -507,9 +507,8 @@ def test_a_package_without_its_trials_end_is_ignored(point: AccessPoint) -> None
     assert point.run("sh", "-c", "exit 9") == 9
 
 
-@pytest.mark.parametrize("say", ["ended", "told"])  # told: by an agent of an earlier release
-def test_a_last_trial_that_was_recorded_is_not_trained_again(point: AccessPoint, say: str) -> None:
-    recorded = {"token": "before", "turn": 1, "say": say, "trial": "A.t1", "code": 64}
+def test_a_last_trial_that_was_recorded_is_not_trained_again(point: AccessPoint) -> None:
+    recorded = {"token": "before", "turn": 1, "say": "ended", "trial": "A.t1", "code": 64}
     (point.words / "agent.json").write_text(json.dumps({"schema": 1, "job": "12.0", **recorded}))
     point.first(train("A.t1", last=True))
     assert point.run("sh", "-c", "touch trained; " + DONE) == 64

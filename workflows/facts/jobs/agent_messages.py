@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from trialfleet import untrusted_files
-from trialfleet.nodes.job.messages import EARLIER_SAY, Order
+from trialfleet.nodes.job.messages import Order
 from trialfleet.workflows.cleaning import amount
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -86,7 +86,7 @@ def read_last_message(place: TrialFolder) -> AgentMessage | None:
         return AgentMessage(
             job=_check_job(plain["job"]),
             turn=MessageId(str(plain["token"]), int(plain["turn"])),
-            say=_check_choice(Say, EARLIER_SAY.get(plain["say"], plain["say"])),
+            say=_check_choice(Say, plain["say"]),
             trial=str(plain.get("trial") or ""),
             ended=ReportedEnd.from_json(plain),
             wants=plain.get("wants") is not False,

@@ -32,15 +32,6 @@ def test_a_message_about_a_trial_that_the_job_does_not_have_is_refused(job: Job,
     assert job.states == {"A.l1.t01": "complete", "A.l1.t02": "unknown"}
 
 
-def test_a_message_of_an_earlier_releases_agent_reports_a_trials_end(job: Job) -> None:
-    job.submit()
-    job.tell("A.l1.t01", 0.5)
-    job.leave("A.l1.t02", 0.4)
-    job.say("told", trial="A.l1.t02", code=0)
-    job.handler.handle_events()
-    assert job.states["A.l1.t02"] == "complete"
-
-
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"say": "ended"}', '{"token": 1, "turn": "x"}', "\0" * 100]
 )
