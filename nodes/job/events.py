@@ -88,7 +88,7 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
-    """Call `action` until it raises no TransferError. Raise WantedBackError unless `may_retry`."""
+    """Call `action` until no TransferError comes, or raise WantedBackError unless `may_retry`."""
     pause, is_printed = AGAIN, False
     while True:
         try:

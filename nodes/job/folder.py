@@ -43,8 +43,8 @@ class Folders:
         """Return a new folder for the trial of `order`, with its `trial.json`."""
         folder = self._trials / order.name
         _remove(folder)
-        for name in (CHECKPOINT, MODEL, *order.left):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+        for name in (CHECKPOINT, MODEL):
+            (folder / name).mkdir(parents=True)
         for name in (RESULT, PROGRESS, STOP, OUT, ERR):
             (folder / name).touch()
         # One value per line, so that a trainer in shell can read it with sed.
@@ -52,6 +52,8 @@ class Folders:
         for path in self._inputs:
             with suppress(FileExistsError):
                 (folder / path.name).symlink_to(path)
+        for name in order.left:
+            (folder / name).mkdir(exist_ok=True)
         return folder
 
     def remove_all(self, *kept: Path) -> None:
