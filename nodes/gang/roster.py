@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trialfleet.nodes.job.json_objects import parse_object
+from trialfleet.nodes.job.messages import parse_object
 
 # Seconds for which a job keeps its slot in a gang that lacks slots: after few starts, and at most.
 PATIENCE, LONGEST_PATIENCE = 8.0, 120.0

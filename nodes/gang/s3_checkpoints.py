@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.error import HTTPError
 
 from trialfleet.nodes.job.chirp import TransferError
-from trialfleet.nodes.job.json_objects import parse_object
+from trialfleet.nodes.job.messages import parse_object
 
 LINKS = "links.json"  # in the folder `gang`
 TIMEOUT = 5.0  # seconds for a block, because a rank that is silent for 10 seconds counts as lost

@@ -18,7 +18,6 @@ from trialfleet.nodes import ENDED, RESULT_PACKAGE, WORDS
 from trialfleet.nodes.job import job_ad, pack_and_unpack
 from trialfleet.nodes.job.chirp import MISSING, ChirpError
 from trialfleet.nodes.job.events import WantedBackError
-from trialfleet.nodes.job.json_objects import parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +78,14 @@ class Order:
             )
         except (ValueError, LookupError, TypeError, OverflowError):
             return None
+
+
+def parse_object(text: bytes | None) -> dict[str, Any]:
+    """Return the JSON object in `text`, or {} if `text` is missing or anything else."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(text or b"{}")
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def build_message(**words: object) -> bytes:

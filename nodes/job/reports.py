@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.nodes import PRINTED, PROGRESS, REPORTS, STOP, WORDS
-from trialfleet.nodes.job.json_objects import parse_object
+from trialfleet.nodes.job.messages import parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trialfleet.nodes import TRIAL
 from trialfleet.nodes.job.folder import ERR, OUT
-from trialfleet.nodes.job.json_objects import parse_object
+from trialfleet.nodes.job.messages import parse_object
 from trialfleet.nodes.job.process_tree import ProcessTree
 
 STAYS = "TRIALFLEET_STAYS"  # in a trainer's environment: the number of its socket
