@@ -36,7 +36,8 @@ def main() -> int:
     except (StepError, AwsError) as error:
         log.write(f"failed: {error}")
         return AGAIN
-    log.write(f"{instance.id} ({instance.type}, {instance.zone}), {steps.version()}")
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor} at {sys.executable}"
+    log.write(f"{instance.id} ({instance.type}, {instance.zone}), {python}")
     briefly = Aws(
         Imds(), node_settings.home, node_settings.endpoint_url, UPLOAD_WAITS, UPLOAD_SECONDS
     )
@@ -63,10 +64,7 @@ def take_steps(node: steps.Node) -> int:
 
 
 def reboot(node: steps.Node) -> int:
-    """Reboot this machine, so that the new option of NVIDIA's driver takes effect.
-
-    Return this program's exit code.
-    """
+    """Reboot, so that the new option of NVIDIA's driver takes effect. Return the exit code."""
     node.tell(f"driver: {driver.OPTION} is still 1; rebooting once")
     try:
         node.host.run("systemctl", "reboot")
@@ -76,10 +74,9 @@ def reboot(node: steps.Node) -> int:
 
 
 def handle_failure(node: steps.Node, why: str) -> int:
-    """Log why this attempt failed, and return the exit code.
+    """Log why this attempt failed, and return OVER if no time is left, else AGAIN.
 
-    The code is OVER if no time is left for another attempt. Otherwise it is AGAIN, and the reason
-    is saved for the next attempt's log.
+    The reason is saved for the next attempt's log.
     """
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:

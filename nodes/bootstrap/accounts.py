@@ -1,8 +1,7 @@
 """The Unix accounts of jobs, one for each HTCondor slot, which protect jobs from each other.
 
 An account has no password and no shell. Its home folder keeps caches, such as compiled code, for
-the slot's next job. There are SLOTS accounts, usually more than a node has slots. In a slot with a
-higher number, a job runs as `nobody`.
+the slot's next job. In a slot with a higher number than SLOTS, a job runs as `nobody`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ NUMBERS = {FILES: FIRST_ID} | {name(slot): FIRST_ID + slot for slot in range(1, 
 
 def make(host: Host) -> None:
     """Make all accounts and their homes. Raise StepError if one can't get its fixed user id."""
-    lines = (f"u {name} {uid}:{NOBODY_ID} - {_home(name)}\n" for name, uid in NUMBERS.items())
+    lines = (f"u {name} {uid}:{NOBODY_ID} - {HOMES}/{name}\n" for name, uid in NUMBERS.items())
     host.write(LIST, "".join(lines))
     host.run("systemd-sysusers", f"--root={host.root}", str(host.place(LIST)))
     made = _read_accounts(host)
@@ -54,10 +53,6 @@ def settings() -> str:
     return f"SLOT1_USER = {FILES}\n" + "".join(slots)
 
 
-def _home(account: str) -> str:
-    return f"{HOMES}/{account}"
-
-
 def _read_accounts(host: Host) -> dict[str, int]:
     entries = (line.split(":") for line in host.read("/etc/passwd").splitlines())
     return {entry[0]: int(entry[2]) for entry in entries if len(entry) > 2}
@@ -68,7 +63,7 @@ def _make_homes(host: Host) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
     for account, number in NUMBERS.items():
-        home = host.place(_home(account))
+        home = host.place(f"{HOMES}/{account}")
         home.mkdir(mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
             shutil.chown(home, number)

@@ -38,11 +38,12 @@ def write_token(host: Host, token: str) -> None:
     host.write(TOKEN, token.strip() + "\n", mode=0o600)
 
 
-def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
+def write(host: Host, instance: Instance, driver: str, execute: str) -> str:
     """Write HTCondor's configuration and the kernel's network settings, and make jobs' accounts.
 
-    The node advertises `driver`, the state of the NVIDIA driver's option (see driver.py). Jobs run
-    in the folder `execute`. Raise StepError on failure.
+    Return the path of the configuration that all nodes share. The node advertises `driver`, the
+    state of the NVIDIA driver's option (see driver.py). Jobs run in the folder `execute`. Raise
+    StepError on failure.
     """
     shared = host.read(f"{HOME}/node.conf")
     if not shared:
@@ -55,13 +56,11 @@ def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
     host.write(INSTANCE, own)
     host.write(SYSCTL, KERNEL)
     host.try_run("sysctl", "-q", "-p", str(host.place(SYSCTL)))
+    return SHARED
 
 
 def text(instance: Instance, driver: str, execute: str, python: str) -> str:
-    """Return the part of HTCondor's configuration that differs between instances.
-
-    `driver` and `execute` are as in `write`. `python` is the path of the Python that jobs use.
-    """
+    """Return the configuration that differs between instances. Jobs use the Python `python`."""
     price = "undefined" if instance.price is None else repr(instance.price)
     return f"""\
 # What this instance is; its bootstrap writes this file at each boot.
@@ -80,8 +79,7 @@ TrialfleetDriverOption = "{driver}"
 def jobs_python(host: Host) -> str:
     """Return the path of the Python that jobs use.
 
-    This is the first Python 3.10 or newer in JOB_PATH that has torch, else the Python that runs
-    this program.
+    This is the first 3.10 or newer in JOB_PATH that has torch, else the present one.
     """
     for folder in JOB_PATH:
         python = str(host.place(f"{folder}/python3"))
@@ -99,9 +97,7 @@ def probe_options(host: Host) -> list[str]:
 def write_verdict(host: Host, ad: str) -> None:
     """Write `ad`, a ClassAd with the GPU probe's verdict, into HTCondor's configuration.
 
-    HTCondor advertises this verdict until it has run the probe itself. This function also deletes
-    the list of offline GPUs: if HTCondor finds a GPU there at its start, the GPU can't come online
-    later.
+    HTCondor advertises it until it has run the probe itself. Also delete OFFLINE.
     """
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]

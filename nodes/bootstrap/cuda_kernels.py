@@ -36,12 +36,6 @@ def python(host: Host) -> str | None:
     return found if host.ask(found, "-c", _HAS_CUDA_TORCH) is not None else None
 
 
-def build(host: Host, jobs_python: str) -> bool:
-    """Compile the kernels now, and return whether this succeeded. An error is logged."""
-    into = str(host.place(PLACE))
-    return host.try_run(jobs_python, "-m", "trialfleet.nodes.kernels", "build", "--into", into)
-
-
 def build_in_background(host: Host, jobs_python: str) -> None:
     """Start to compile the kernels in the background. The output goes to systemd's log."""
     home, place = host.place(HOME), host.place(PLACE)

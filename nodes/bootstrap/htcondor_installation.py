@@ -47,11 +47,7 @@ def channel(version: str) -> str:
 
 
 def install_by_apt(host: Host, version: str) -> str:
-    """Install HTCondor with apt, and return a text that names the repository it came from.
-
-    HTCondor's own repository is used if the machine's repositories fail. Raise StepError if both
-    fail.
-    """
+    """Install HTCondor from the machine's repositories, or else from HTCondor's; return which."""
     wanted = f"condor={version}*"
     with system_packages.fresh_lists(host):
         if system_packages.try_install(host, "--allow-downgrades", wanted):
@@ -91,7 +87,6 @@ def download(url: str) -> str:
     """Return the text at `url`. Raise StepError if the download fails."""
     try:
         with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
-            text: str = answer.read().decode()
-            return text
+            return str(answer.read(), "utf-8")
     except NO_ANSWER as error:
         raise StepError(f"{url} can't be downloaded: {error}") from error

@@ -10,15 +10,11 @@ from collections.abc import Callable
 from trialfleet.nodes.bootstrap import configuration, services
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
-STARTED = "/run/trialfleet/condor-started-with"  # in /run: a reboot deletes it
+# Exists once the bootstrap has started HTCondor; in /run, because a reboot must delete it.
+STARTED = "/run/trialfleet/condor-started-with"
 PATIENCE = 30  # seconds after which the log says what the node waits for
 UNPROVEN = "AUTHENTICATE:1003"  # HTCondor's number for rejected credentials
 INTERVAL = 1
-
-
-def was_started(host: Host) -> bool:
-    """Return whether the bootstrap has started HTCondor since the machine booted."""
-    return host.read(STARTED) != ""
 
 
 def start(host: Host) -> str:
@@ -69,10 +65,9 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Ask the pool's manager for the name of the instance's slot. Return the name and an error.
+    """Return the name of the instance's slot in the pool, and why the manager can't be asked.
 
-    The name is "" if the manager doesn't list the instance. The error is "" if the manager
-    answers.
+    Each is "" if there is none.
     """
     condition = f'TrialfleetInstance == "{instance}"'
     try:

@@ -29,10 +29,7 @@ class Log:
                 file.write(line + "\n")
 
     def uploading_writer(self, aws: Aws, bucket: str, key: str) -> Callable[[str], None]:
-        """Return a function that logs a line, and uploads the whole log to `key` in `bucket`.
-
-        If an upload fails, the function logs the error on this machine.
-        """
+        """Return a function that logs a line, and uploads the whole log to `key` in `bucket`."""
 
         def tell(text: str) -> None:
             self.write(text)

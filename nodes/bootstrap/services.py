@@ -36,8 +36,8 @@ ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m {fence}
 """
 
 
-def write(host: Host) -> None:
-    """Write the agent's unit, and the addition to HTCondor's unit.
+def write(host: Host) -> str:
+    """Write the agent's unit and the addition to HTCondor's unit, and return their names.
 
     systemd doesn't start the agent at boot. The bootstrap starts it, before HTCondor.
     """
@@ -51,3 +51,4 @@ def write(host: Host) -> None:
         host.write(file, text.format(**fill))
     # Also if the files existed: an earlier bootstrap may have been killed before systemd read them.
     host.run("systemctl", "daemon-reload")
+    return f"{AGENT}, {FENCE}"

@@ -36,8 +36,7 @@ class Settings:
         if table.get("schema") != SCHEMA:
             raise StepError(f"{FILE} has the schema {table.get('schema')!r} instead of {SCHEMA}")
         names = {field.name for field in fields(cls)}
-        missing = sorted(names - set(table) - {"endpoint_url", "image"})
-        if missing:
+        if missing := sorted(names - set(table) - {"endpoint_url", "image"}):
             raise StepError(f"{FILE} lacks the settings {', '.join(missing)}")
         return cls(**{name: table[name] for name in names & set(table)})
 

@@ -5,7 +5,6 @@ A step can be repeated. It returns a text for the node's log that says what it d
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -50,12 +49,6 @@ class Node:
     began: float = field(default_factory=time.monotonic)  # when it began, by the monotonic clock
     driver: str = driver.NONE  # state of the driver's option
     execute: str = scratch.DEFAULT  # the folder for jobs
-
-
-def write_services(node: Node) -> str:
-    """Write the systemd unit of the node's agent, and the addition to HTCondor's unit."""
-    services.write(node.host)
-    return f"{services.AGENT}, {services.FENCE}"
 
 
 def time_left(node: Node) -> float:
@@ -105,13 +98,13 @@ def probe(node: Node) -> str:
     If the probe fails, the verdict is that the GPUs are not healthy. If HTCondor was started since
     boot, the probe is skipped, because a job may use the GPUs.
     """
-    if join.was_started(node.host):
+    if node.host.read(join.STARTED):
         return "skipped: HTCondor runs, so a job may use the GPUs"
     python = configuration.jobs_python(node.host)
     options = configuration.probe_options(node.host)
     tell_probe(node)
     try:
-        command = (python, "-m", "trialfleet.nodes.probe", "--classad", *options)
+        command = (python, "-m", "trialfleet.nodes.probe", *options)
         ad = node.host.run(*command, seconds=PROBE_SECONDS)
     except StepError as error:
         ad = f"TrialfleetGpuHealthy = false\nTrialfleetGpuReason = {literal(str(error))}\n"
@@ -138,43 +131,24 @@ def tell_probe(node: Node) -> None:
     )
 
 
-def configure(node: Node) -> str:
-    """Write HTCondor's configuration."""
-    configuration.write(node.host, node.instance, node.driver, node.execute)
-    return configuration.SHARED
-
-
-def raise_fence(node: Node) -> str:
-    """Add the routing rule that keeps jobs from the instance's metadata."""
-    raised = metadata_fence.raise_fence(node.host)
-    return "raised" if raised else "already raised"
-
-
-def start(node: Node) -> str:
-    """Start the node's agent and HTCondor."""
-    return join.start(node.host)
-
-
 def build_kernels(node: Node) -> str:
-    """Compile the CUDA kernels in the background.
-
-    If an AMI will be made from this machine, wait until the kernels are compiled.
-    """
+    """Compile the CUDA kernels: in the background, or at once if an AMI will be made."""
     python = None if node.driver == driver.NONE else cuda_kernels.python(node.host)
     if python is None:
         return "nothing to compile, because there is no GPU driver, or no torch with CUDA"
     if not node.settings.image:
         cuda_kernels.build_in_background(node.host, python)
         return f"compiling in the background; see `journalctl -u {cuda_kernels.UNIT}`"
-    succeeded = cuda_kernels.build(node.host, python)
+    into = str(node.host.place(cuda_kernels.PLACE))
+    command = (python, "-m", "trialfleet.nodes.kernels", "build", "--into", into)
+    succeeded = node.host.try_run(*command)
     return "compiled" if succeeded else "the compilation failed; trials will compile the kernels"
 
 
 def join_pool(node: Node) -> str:
     """Wait until the pool lists this node. Raise StepError if no time is left."""
     instance, manager = node.instance.id, node.settings.manager
-    name = join.wait(node.host, instance, manager, time_left(node), node.tell)
-    return f"joined as {name}"
+    return f"joined as {join.wait(node.host, instance, manager, time_left(node), node.tell)}"
 
 
 def clean_image(node: Node) -> str:
@@ -210,25 +184,28 @@ IMAGE_STEPS: Steps = (
     ("image", clean_image),
 )
 STEPS: Steps = (
-    ("services", write_services),
+    ("services", lambda node: services.write(node.host)),
     ("driver", prepare_driver),
     ("htcondor", prepare_htcondor),
     ("scratch", prepare_scratch),
     ("token", fetch_token),
-    ("configuration", configure),
+    (
+        "configuration",
+        lambda node: configuration.write(node.host, node.instance, node.driver, node.execute),
+    ),
     ("probe", probe),
-    ("fence", raise_fence),
-    ("start", start),
+    (
+        "fence",
+        lambda node: "raised" if metadata_fence.raise_fence(node.host) else "already raised",
+    ),
+    ("start", lambda node: join.start(node.host)),
     ("kernels", build_kernels),
     ("join", join_pool),
 )
 
 
 def run(node: Node) -> None:
-    """Take all steps, and log the time that each takes.
-
-    Raise StepError or AwsError if a step fails, and RebootError if the machine must reboot.
-    """
+    """Take all steps. Raise StepError, AwsError or, if the machine must reboot, RebootError."""
     before = node.host.read(FAILED)
     # for people who see only the last line
     again = f" (again; the last attempt failed: {before})" if before else ""
@@ -237,8 +214,3 @@ def run(node: Node) -> None:
         node.tell(f"{name} ...{again}")
         outcome = step(node)
         node.host.say(f"{name}: {outcome} ({time.monotonic() - began:.1f} s)")
-
-
-def version() -> str:
-    """Return the version and path of this Python, for the log."""
-    return f"Python {sys.version_info.major}.{sys.version_info.minor} at {sys.executable}"

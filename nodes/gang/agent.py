@@ -1,17 +1,15 @@
-"""The agent of a gang's job, which starts workers (training processes) and sends checkpoints.
+"""The first process of a gang's job, which starts workers (training processes).
 
-A gang is several jobs that train one model. The agent is the first process of each job.
-
-The keeper is a process on the access point. It decides which jobs take part, and writes their list,
-the roster, to `roster.json`. When the roster changes, a new generation begins: each agent on the
-roster starts new workers. Each agent writes its own state to another file on the access point. An
-agent runs until all trials are trained, or until its job must leave its slot. Its exit codes:
+A gang is several jobs that train one model. The keeper, a process on the access point, writes the
+list of the jobs that take part, the roster, to `roster.json`. When the roster changes, a new
+generation begins: each agent on the roster starts new workers. Each agent writes its own state to
+another file on the access point. Its exit codes:
 
     0, 1, …    nothing is left to train; the keeper has written this code to the roster
     85         the job's machine is being vacated: HTCondor starts the job again elsewhere
     86         too few of the gang's jobs have a slot. The job waits in the queue, and another gang
                may have its slot
-    87         this machine has a fault, such as a full disk. The job waits for another slot
+    87         this machine has a fault, such as a full disk. The job waits for another machine
 """
 
 from __future__ import annotations
@@ -32,8 +30,7 @@ from trialfleet.nodes.gang.carrier import REMOTE, Carrier
 from trialfleet.nodes.gang.member import Member
 from trialfleet.nodes.gang.packages import RESULT, Package
 from trialfleet.nodes.gang.part import Part
-from trialfleet.nodes.gang.roster import Roster
-from trialfleet.nodes.gang.slot_release import SlotRelease
+from trialfleet.nodes.gang.roster import Roster, SlotRelease
 from trialfleet.nodes.job import agent, checkpoints, job_ad
 from trialfleet.nodes.job.checkpoints import EXIT_CHECKPOINTED
 from trialfleet.nodes.job.chirp import TransferError

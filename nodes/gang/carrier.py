@@ -36,16 +36,13 @@ class Carrier:
     def fetch(self, name: str, folder: Path) -> None:
         """Fetch the package `name` and unpack it into `folder`.
 
-        Raise TransferError if the package can't be fetched, and DamagedPackageError if it is
-        damaged. Raise another OSError if the disk fails.
+        Raise TransferError, or DamagedPackageError, or another OSError if the disk fails.
         """
         local = self._sandbox / f".{name}"
         try:
             self._chirp.fetch(f"{REMOTE}/{name}", local, self._meanwhile)
             if pointer := s3_checkpoints.read_pointer(local):
-                s3_checkpoints.download(
-                    pointer, self._links().get.get(name), local, self._meanwhile
-                )
+                s3_checkpoints.download(pointer, self._link("get", name), local, self._meanwhile)
             with local.open("rb") as file:
                 unpack_file(file, folder)
         finally:
@@ -63,13 +60,13 @@ class Carrier:
         The package begins with the files in `first`. Raise UnsendableError if the files can't be
         sent, for example because they are too large for a package. Raise OSError if the disk fails.
         """
-        local = self._sandbox / f".{package.name}"
+        local, remote = self._sandbox / f".{package.name}", f"{REMOTE}/{package.name}"
         try:
             with local.open("wb") as file:
                 pack(names, folder, file.write, self._most_bytes, first)
             self._send_by_s3(package, local)
-            self._chirp.put(local, f"{REMOTE}/{package.part}", self._meanwhile)
-            self._chirp.rename(f"{REMOTE}/{package.part}", f"{REMOTE}/{package.name}")
+            self._chirp.put(local, f"{remote}.part", self._meanwhile)
+            self._chirp.rename(f"{remote}.part", remote)
         except TransferError as error:
             print(f"gang: {package.name} can't be sent: {error}", file=sys.stderr)
             return False
@@ -82,7 +79,7 @@ class Carrier:
 
         If there is no presigned URL for `package`, or if S3 fails, `local` stays as it is.
         """
-        address = self._links().put.get(package.name)
+        address = self._link("put", package.name)
         if address is None:
             return
         try:
@@ -93,5 +90,6 @@ class Carrier:
         else:
             local.write_bytes(pointer.to_bytes())
 
-    def _links(self) -> s3_checkpoints.Links:
-        return s3_checkpoints.Links.from_json(self._chirp.read(f"{REMOTE}/{s3_checkpoints.LINKS}"))
+    def _link(self, kind: str, name: str) -> str | None:
+        text = self._chirp.read(f"{REMOTE}/{s3_checkpoints.LINKS}")
+        return s3_checkpoints.find_link(text, kind, name)

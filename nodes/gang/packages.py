@@ -1,8 +1,7 @@
 """Names of the tar files (packages) with a gang's checkpoints and results.
 
-The packages are in the folder `words/gang` on the access point. A generation of the gang is a
-period with the same ranks. A package's name has the number of its generation. So the gang's keeper
-recognises a package that a lost rank has sent late.
+They are in `words/gang` on the access point. A package's name has the number of its generation, a
+period with the same ranks. So the keeper recognises a package that a lost rank has sent late.
 """
 
 from __future__ import annotations
@@ -25,11 +24,6 @@ class Package(NamedTuple):
     def name(self) -> str:
         """The package's file name."""
         return f"{self.kind}.{self.generation:06}.{self.number:06}.tar"
-
-    @property
-    def part(self) -> str:
-        """The package's file name while the file is incomplete."""
-        return f"{self.name}.part"
 
 
 def parse_package_name(name: str) -> Package | None:

@@ -1,9 +1,8 @@
 """TCP probes between a gang's machines, which show whether one machine can reach another.
 
-A broken network or a firewall may separate two machines that both reach the access point. Their
-workers would wait for each other until torch's timeout of half an hour. So each job's agent probes
-the agents of lower ranks: it opens a connection and closes it at once. A refused connection also
-shows that the machine is reachable.
+Workers on machines that don't reach each other would wait for torch's timeout of half an hour. So
+each job's agent probes the agents of lower ranks: it opens a connection and closes it at once. A
+refused connection also shows that the machine is reachable.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 EVERY = 3.0  # seconds between probes
@@ -36,54 +34,46 @@ class Peer(NamedTuple):
     door: int
 
 
-class _Probe:
-    def __init__(self, peer: Peer, now: float) -> None:
-        self.since = now
-        self._socket = socket.socket()
-        self._socket.settimeout(0)
-        code = self._socket.connect_ex((peer.host, peer.door))
-        self._code = None if code == errno.EINPROGRESS else code
+class _Watched:
+    """The probes of one agent, one after another."""
 
-    def answer(self, now: float) -> int | None:
-        if self._code is None:
-            poll = select.poll()
-            poll.register(self._socket, select.POLLOUT)
-            if poll.poll(0):
-                self._code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            elif now >= self.since + ANSWER_SECONDS:
-                self._code = errno.ETIMEDOUT
-        return self._code
+    def __init__(self, peer: Peer) -> None:
+        self.peer, self.is_lost = peer, False
+        self._next = time.monotonic()
+        self._silent_since: float | None = None
+        self._socket: socket.socket | None = None
+        self._began = 0.0
+
+    def update(self, now: float) -> None:
+        code: int | None = errno.EINPROGRESS
+        if self._socket is None:
+            if now < self._next:
+                return
+            self._socket, self._began = socket.socket(), now
+            self._socket.settimeout(0)
+            code = self._socket.connect_ex((self.peer.host, self.peer.door))
+        if code == errno.EINPROGRESS:
+            code = self._answer(self._socket, now)
+        if code is None:
+            return
+        self.close()
+        if code in _UNREACHED:
+            self._silent_since = self._silent_since or self._began
+            self.is_lost, self._next = now - self._silent_since >= LOST_SECONDS, now + AGAIN
+        else:
+            self._silent_since, self.is_lost, self._next = None, False, now + EVERY
+
+    def _answer(self, probe: socket.socket, now: float) -> int | None:
+        poll = select.poll()
+        poll.register(probe, select.POLLOUT)
+        if poll.poll(0):
+            return probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        return errno.ETIMEDOUT if now >= self._began + ANSWER_SECONDS else None
 
     def close(self) -> None:
-        self._socket.close()
-
-
-@dataclass
-class _Known:
-    next: float
-    silent_since: float | None = None
-    is_lost: bool = False
-    probe: _Probe | None = None
-
-    def update(self, peer: Peer, now: float) -> None:
-        if self.probe is None and now >= self.next:
-            self.probe = _Probe(peer, now)
-        code = self.probe.answer(now) if self.probe else None
-        if self.probe is None or code is None:
-            return
-        if code not in _UNREACHED:
-            self.silent_since = None
-        elif self.silent_since is None:
-            self.silent_since = self.probe.since
-        is_reached = self.silent_since is None
-        self.is_lost = self.silent_since is not None and now - self.silent_since >= LOST_SECONDS
-        self.next = now + (EVERY if is_reached else AGAIN)
-        self.close_probe()
-
-    def close_probe(self) -> None:
-        if self.probe:
-            self.probe.close()
-        self.probe = None
+        if self._socket:
+            self._socket.close()
+        self._socket = None
 
 
 class Peers:
@@ -95,18 +85,18 @@ class Peers:
         self._listener.listen(BACKLOG)
         self._listener.settimeout(0)
         self.door = int(self._listener.getsockname()[1])
-        self._known: dict[Peer, _Known] = {}
+        self._watched: list[_Watched] = []
 
     @property
     def unreachable_peers(self) -> tuple[str, ...]:
         """The tokens (names) of the probed agents that can't be reached."""
-        return tuple(peer.token for peer, known in self._known.items() if known.is_lost)
+        return tuple(each.peer.token for each in self._watched if each.is_lost)
 
     def watch(self, peers: Iterable[Peer]) -> None:
         """Probe these agents from now on, and no others. Previous results are forgotten."""
-        for known in self._known.values():
-            known.close_probe()
-        self._known = {peer: _Known(next=time.monotonic()) for peer in peers if peer.door}
+        for each in self._watched:
+            each.close()
+        self._watched = [_Watched(peer) for peer in peers if peer.door]
 
     def close(self) -> None:
         """Close the listener and all probes."""
@@ -119,5 +109,5 @@ class Peers:
             while True:
                 self._listener.accept()[0].close()
         now = time.monotonic()
-        for peer, known in self._known.items():
-            known.update(peer, now)
+        for each in self._watched:
+            each.update(now)

@@ -1,7 +1,6 @@
 """Transfers a gang's checkpoints by S3. The access point only gets their sizes and hashes.
 
-The gang's keeper, a process on the access point, writes presigned URLs, so nodes need neither AWS
-keys nor boto3. A package (tar file) that can't be uploaded is sent to the access point.
+The gang's keeper writes presigned URLs, so nodes need neither AWS keys nor boto3.
 """
 
 from __future__ import annotations
@@ -9,14 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple
 from urllib.error import HTTPError
 
 from trialfleet.nodes.job.chirp import TransferError
+from trialfleet.nodes.job.messages import parse_object
 
 LINKS = "links.json"  # in the folder `gang`
 TIMEOUT = 5.0  # seconds for a block, because a rank that is silent for 10 seconds counts as lost
@@ -31,22 +31,13 @@ class StoreError(TransferError):
     """S3 refused a request, is unreachable, or returned other content than was uploaded."""
 
 
-@dataclass(frozen=True)
-class Links:
-    """Presigned URLs of packages in S3, valid for some hours."""
+def find_link(text: bytes | None, kind: str, name: str) -> str | None:
+    """Return the presigned URL to "put" or "get" the package `name`, valid for some hours.
 
-    # URLs for uploads and for downloads, by the packages' names.
-    put: Mapping[str, str] = field(default_factory=dict)
-    get: Mapping[str, str] = field(default_factory=dict)
-
-    @staticmethod
-    def from_json(text: bytes | None) -> Links:
-        """Return the URLs in `text`, or no URLs if `text` is missing or invalid."""
-        try:
-            plain = json.loads(text or b"{}")
-            return Links(dict(plain.get("put", {})), dict(plain.get("get", {})))
-        except (ValueError, AttributeError, TypeError):
-            return Links()
+    `text` is the content of LINKS. Return None if it is missing, invalid or lacks the URL.
+    """
+    links = parse_object(text).get(kind)
+    return links.get(name) if isinstance(links, dict) else None
 
 
 class Pointer(NamedTuple):
@@ -70,18 +61,15 @@ def parse_pointer(text: bytes) -> Pointer | None:
     """Return the pointer in a file's first bytes, or None if the file is a package itself."""
     if len(text) > MOST_OF_POINTER or not text.startswith(_MARK):
         return None
+    plain = parse_object(text)
     try:
-        plain = json.loads(text)
         return Pointer(int(plain["size"]), str(plain["sha256"]))
     except (ValueError, KeyError, TypeError):
         return None
 
 
 def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
-    """Upload a file to the presigned URL `address`, and return the file's size and hash.
-
-    `meanwhile` is called after each block. Raise StoreError if S3 fails.
-    """
+    """Upload a file to the presigned URL `address`. Raise StoreError if S3 fails."""
     size, digest = local.stat().st_size, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
@@ -95,44 +83,37 @@ def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
     request = urllib.request.Request(  # noqa: S310 - the keeper's own URL
         address, data=blocks(), headers=headers, method="PUT"
     )
+    with _store_errors(), urllib.request.urlopen(request, timeout=TIMEOUT):  # noqa: S310
+        return Pointer(size, digest.hexdigest())
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    """Raise StoreError in place of an error of the connection."""
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT):  # noqa: S310
-            return Pointer(size, digest.hexdigest())
+        yield
     except (OSError, HTTPException) as error:
-        raise _store_error(error) from error
-
-
-def _store_error(error: Exception) -> StoreError:
-    if isinstance(error, HTTPError):
-        error.close()  # its body repeats the code in XML
-    return StoreError(f"S3: {error}")
-
-
-def _open(address: str) -> IO[bytes]:
-    try:
-        return cast("IO[bytes]", urllib.request.urlopen(address, timeout=TIMEOUT))  # noqa: S310
-    except (OSError, HTTPException) as error:
-        raise _store_error(error) from error
-
-
-def _read(answer: IO[bytes]) -> bytes:
-    try:
-        return answer.read(_BLOCK)
-    except (OSError, HTTPException) as error:  # such as a reset connection
-        raise _store_error(error) from error
+        if isinstance(error, HTTPError):
+            error.close()  # its body repeats the code in XML
+        raise StoreError(f"S3: {error}") from error
 
 
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
     """Download a package from the URL `address` into the file `local`.
 
-    Raise StoreError if `address` is None, S3 fails, or the package differs from `pointer`. Raise
-    OSError if the disk fails.
+    Raise StoreError if that fails or gives another package, another OSError if the disk fails.
     """
     if address is None:
         raise StoreError("the gang's keeper has not yet written this package's URL")
     size, digest = 0, hashlib.sha256()
-    with _open(address) as answer, local.open("wb") as file:
-        while block := _read(answer):
+    with _store_errors():
+        answer = urllib.request.urlopen(address, timeout=TIMEOUT)  # noqa: S310
+    with answer, local.open("wb") as file:
+        while True:
+            with _store_errors():
+                block = answer.read(_BLOCK)
+            if not block:
+                break
             file.write(block)
             digest.update(block)
             size += len(block)

@@ -15,19 +15,11 @@ from trialfleet.nodes.job.messages import Order
 TRIALS = "trials"  # the folder in the sandbox
 OUT, ERR = "out", "err"  # in a trial's folder
 STOPPED = {"schema": 1, "status": "stopped", "metrics": {}}  # result of a trial that never began
-_NEXT = ".next."  # prefix of the folder that is prepared before the next trial is known
 # Files of trialfleet and HTCondor, not of the trial.
 _OURS = {TRIALS, AGENT, "agent", "condor_exec.exe"}
 _BEGIN = (
-    "_condor",
-    ".condor",
-    ".chirp.",
-    ".agent.",
-    ".job.ad",
-    ".machine.ad",
-    ".update.ad",
-    ".exec",
-    ".left.",
+    *("_condor", ".condor", ".chirp.", ".agent."),
+    *(".job.ad", ".machine.ad", ".update.ad", ".exec", ".left."),
 )
 
 
@@ -51,35 +43,24 @@ class Folders:
         """Return a new folder for the trial of `order`, with its `trial.json`."""
         folder = self._trials / order.name
         _remove(folder)
-        (self._next() or self._prepare()).rename(folder)
-        for name in order.left:
-            (folder / name).mkdir(exist_ok=True)
-        # One value per line, so that a trainer in shell can read it with sed.
-        (folder / TRIAL).write_text(json.dumps(order.trial, indent=1), encoding="utf-8")
-        return folder
-
-    def prepare(self, *kept: Path) -> None:
-        """Remove previous trials' folders except `kept`, and prepare a folder for `make` to use."""
-        for path in self._trials.iterdir():
-            if path not in kept:
-                _remove(path)
-        with suppress(OSError):  # a full disk, perhaps
-            self._prepare()
-
-    def _next(self) -> Path | None:
-        return next(self._trials.glob(f"{_NEXT}*"), None)
-
-    def _prepare(self) -> Path:
-        name = os.urandom(4).hex()
-        folder, whole = self._trials / f".made.{name}", self._trials / f"{_NEXT}{name}"
         for name in (CHECKPOINT, MODEL):
             (folder / name).mkdir(parents=True)
-        for name in (TRIAL, RESULT, PROGRESS, STOP, OUT, ERR):
+        for name in (RESULT, PROGRESS, STOP, OUT, ERR):
             (folder / name).touch()
+        # One value per line, so that a trainer in shell can read it with sed.
+        (folder / TRIAL).write_text(json.dumps(order.trial, indent=1), encoding="utf-8")
         for path in self._inputs:
             with suppress(FileExistsError):
                 (folder / path.name).symlink_to(path)
-        return folder.rename(whole)
+        for name in order.left:
+            (folder / name).mkdir(exist_ok=True)
+        return folder
+
+    def remove_all(self, *kept: Path) -> None:
+        """Remove previous trials' folders except `kept`."""
+        for path in self._trials.iterdir():
+            if path not in kept:
+                _remove(path)
 
 
 def _files(path: str) -> Iterator[str]:

@@ -1,9 +1,8 @@
 """Messages between a job's agent and its access point, repeated until the answer comes.
 
-The messages are files in `words/`, in the job's folder on the access point. The agent writes
-`agent.json`, and the access point writes `order.json`. A message has a token, which identifies the
-agent, and a number, the turn. The order that answers the message has the same token and turn. An
-agent that gets no answer leaves its slot. docs/trial-jobs.md describes the messages.
+The agent writes `words/agent.json` on the access point, which writes `words/order.json`. A message
+has a token, which identifies the agent, and a number, the turn. The order that answers it has the
+same token and turn. docs/trial-jobs.md describes the messages.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ class Order:
     @staticmethod
     def from_json(text: bytes | None) -> Order | None:
         """Return the order in a file's text, or None if it is invalid."""
+        plain = parse_object(text)
         try:
-            plain = json.loads(text or b"{}")
             names = ("memory_mb", "seconds", "grace_seconds")
             limits = {name: float(plain[name]) for name in names if plain.get(name) is not None}
             return Order(
@@ -77,8 +76,16 @@ class Order:
                 why=str(plain.get("why", "")),
                 **limits,
             )
-        except (ValueError, LookupError, TypeError, OverflowError, AttributeError, RecursionError):
+        except (ValueError, LookupError, TypeError, OverflowError):
             return None
+
+
+def parse_object(text: bytes | None) -> dict[str, Any]:
+    """Return the JSON object in `text`, or {} if `text` is missing or anything else."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(text or b"{}")
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def build_message(**words: object) -> bytes:
@@ -108,21 +115,17 @@ class Messages:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that came with the job.
-
-        Return None if the job came without an order, or if a later order has replaced that order.
-        """
+        """Return the order that came with the job, or None if there is none or a later one."""
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 
     def earlier_exit_code(self, order: Order) -> int | None:
         """Return the trial's exit code if an earlier agent of this job trained it, else None."""
-        with suppress(ValueError, LookupError, TypeError):
-            said = json.loads(self._chirp.read(AGENT) or b"{}")
-            if (said["say"], said["trial"]) == ("ended", order.name):
-                return int(said["code"])
-        with suppress(ValueError, LookupError, TypeError):
-            return int(json.loads(self._read_end(order.package))["code"])
+        said = parse_object(self._chirp.read(AGENT))
+        if (said.get("say"), said.get("trial")) != ("ended", order.name):
+            said = parse_object(self._read_end(order.package))
+        with suppress(ValueError, LookupError, TypeError, OverflowError):
+            return int(said["code"])
         return None
 
     def _read_end(self, package: str) -> bytes:

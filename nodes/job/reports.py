@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.nodes import PRINTED, PROGRESS, REPORTS, STOP, WORDS
+from trialfleet.nodes.job.messages import parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +34,7 @@ MOST_PRINTED = 1 << 22  # maximum bytes of each output that are sent before the 
 
 
 class Reports:
-    """The transfer of one trial's reports.
-
-    Methods raise OSError if the access point is unreachable, except `tell_trial`.
-    """
+    """One trial's reports. Methods raise OSError if the access point is unreachable."""
 
     def __init__(self, folder: Path, chirp: Chirp, trial: str) -> None:
         self._folder, self._chirp, self._trial = folder, chirp, trial
@@ -48,10 +46,7 @@ class Reports:
         ]
 
     def send(self) -> None:
-        """Send new complete lines of progress.jsonl.
-
-        The first call replaces `words/reports.jsonl`.
-        """
+        """Send new complete lines of progress.jsonl, which at first replace the remote file."""
         progress = self._folder / PROGRESS
         size = progress.stat().st_size if progress.exists() else 0
         if size < self._sent:  # truncated to a checkpoint: send it again from the beginning
@@ -80,11 +75,8 @@ class Reports:
 
     def take_order(self) -> bool:
         """Return whether an order says to stop this trial. If so, copy it to the trial's folder."""
-        text = self._chirp.read(f"{WORDS}/{STOP}") or b"{}"
-        try:
-            if json.loads(text).get("trial") != self._trial:
-                return False
-        except (ValueError, AttributeError):
+        text = self._chirp.read(f"{WORDS}/{STOP}")
+        if text is None or parse_object(text).get("trial") != self._trial:
             return False
         beside = self._folder / f".{STOP}.tmp"
         beside.write_bytes(text)
@@ -131,10 +123,7 @@ class Exchange:
         self._is_to_stop = False
 
     def turn(self) -> tuple[bool, float]:
-        """Transfer what is new. Return whether the trial must stop, and when to call again.
-
-        The time is by `time.monotonic`.
-        """
+        """Transfer what is new. Return whether the trial must stop, and when to call this again."""
         if not self._is_begun:
             self._is_begun = True
             self._at_first()

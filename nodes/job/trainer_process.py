@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trialfleet.nodes import TRIAL
 from trialfleet.nodes.job.folder import ERR, OUT
+from trialfleet.nodes.job.messages import parse_object
 from trialfleet.nodes.job.process_tree import ProcessTree
 
 STAYS = "TRIALFLEET_STAYS"  # in a trainer's environment: the number of its socket
@@ -79,18 +80,15 @@ class Trainer:
     def status(self) -> int | None:
         """Return the trial's wait status, as from `os.waitpid`, or None until it has ended."""
         if not self._is_idle and self.socket:
-            with suppress(OSError, ValueError, AttributeError, RecursionError):
+            with suppress(OSError):
                 word = self.socket.recv(_LONGEST)
                 if not word:
                     self.close()
-                self._is_idle = json.loads(word).get("code") == 0
+                self._is_idle = parse_object(word).get("code") == 0
         return 0 if self._is_idle else self._processes.wait_status(self.pid)
 
     def send(self, number: int) -> None:
-        """Send the signal `number` to the process, unless it has ended.
-
-        A signal handler may call this.
-        """
+        """Send a signal to the process, unless it has ended. A signal handler may call this."""
         if not self._processes.has_reaped(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)

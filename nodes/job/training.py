@@ -112,7 +112,7 @@ class Trials:
         exchange = Exchange(
             reports,
             self._words,
-            lambda: self.folders.prepare(folder, trainer.folder),
+            lambda: self.folders.remove_all(folder, trainer.folder),
             is_stoppable=order.grace_seconds is not None,
         )
         until = time.monotonic() + (order.seconds or math.inf)
@@ -185,10 +185,7 @@ class _Execution:
     ends: list[tuple[float, int]] = field(default_factory=list)  # signals after an order to stop
 
     def run(self, events: Events) -> int:
-        """Wait for the trial's end, enforce its limits, and return its wait status.
-
-        Raise WantedBackError if the job must end first.
-        """
+        """Enforce the trial's limits, and return its wait status, or raise WantedBackError."""
         carry_at = time.monotonic() + FIRST_CARRY
         while (status := self.trainer.status()) is None:
             events.check()

@@ -8,23 +8,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from trialfleet.nodes.kernels import build, toolchain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command `build` or `status`, and return its exit code.
+    """Run the command `build` or `status`, print JSON, and return the exit code.
 
     The code is 1 if `build` fails, else 0. Wrong arguments end the process with code 2.
     """
-    chosen = parser().parse_args(arguments)
-    if chosen.command == "status":
-        return status(as_json=chosen.json)
-    return build_now(Path(chosen.into) if chosen.into else None, as_json=chosen.json)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="trialfleet.nodes.kernels", description=__doc__)
     commands = made.add_subparsers(dest="command", required=True)
     words = "compile the kernels for this machine's torch and GPUs, unless that is done already"
@@ -32,17 +25,21 @@ def parser() -> argparse.ArgumentParser:
     words = "default: TRIALFLEET_KERNELS, or trialfleet/kernels in the user's cache"
     building.add_argument("--into", metavar="FOLDER", help=f"build into FOLDER; {words}")
     words = "show which kernels trials would load here, and why no faster kernels can be loaded"
-    telling = commands.add_parser("status", help=words, description=words)
-    for command in (building, telling):
-        command.add_argument("--json", action="store_true", help="print JSON")
-    return made
+    commands.add_parser("status", help=words, description=words)
+    chosen = made.parse_args(arguments)
+    if chosen.command == "status":
+        values = status()
+    else:
+        values = build_now(Path(chosen.into) if chosen.into else None)
+    print(json.dumps(values, indent=1))
+    return 1 if "error" in values else 0
 
 
-def build_now(place: Path | None, *, as_json: bool) -> int:
-    """Build this machine's library of kernels, load it as a test, and print a report.
+def build_now(place: Path | None) -> dict[str, Any]:
+    """Build this machine's library of kernels, load it as a test, and return a report.
 
     `place` is the folder to build into, by default `build.cache()`. A library that is already there
-    is not built again. Return the exit code: 1 if building or loading fails, else 0.
+    is not built again. If building or loading fails, the report only has "error".
     """
     os.umask(0o022)  # if root builds, every user can load the library
     recipe = build.Recipe.for_this_machine()
@@ -52,20 +49,13 @@ def build_now(place: Path | None, *, as_json: bool) -> int:
         library = build.build(recipe, place, again=True)
         build.load(library)
     except (toolchain.BuildError, OSError) as error:
-        print(json.dumps({"error": str(error)}) if as_json else f"No usable library: {error}")
-        return 1
+        return {"error": f"no usable library: {error}"}
     recorded = json.loads((library.parent / "build.json").read_text(encoding="utf-8"))
-    values = {"library": str(library), "built": there is None, **recorded}
-    if as_json:
-        print(json.dumps(values, indent=1))
-    else:
-        how = f"built in {values['seconds']} s" if values["built"] else "built before"
-        print(f"{library}: {how}, for torch {recipe.torch}, {', '.join(values['architectures'])}")
-    return 0
+    return {"library": str(library), "built": there is None, **recorded}
 
 
-def status(*, as_json: bool) -> int:
-    """Print which kernels `ops` would load here, without compiling any. Return the exit code 0."""
+def status() -> dict[str, Any]:
+    """Return which kernels `ops` would load here, without compiling any."""
     recipe = build.Recipe.for_this_machine()
     found = chosen = None
     implementation: str
@@ -78,7 +68,7 @@ def status(*, as_json: bool) -> int:
             chosen = toolchain.compilers()
     except (toolchain.BuildError, OSError) as error:
         implementation, reason = "plain", str(error)
-    values: dict[str, str | list[str] | None] = {
+    return {
         "implementation": implementation,
         "reason": reason,
         "library": str(found) if found else None,
@@ -88,13 +78,6 @@ def status(*, as_json: bool) -> int:
         "cuda": recipe.cuda,
         "architectures": list(recipe.architectures),
     }
-    print(json.dumps(values, indent=1) if as_json else _format_values(values))
-    return 0
-
-
-def _format_values(values: dict[str, str | list[str] | None]) -> str:
-    words = {n: ", ".join(filter(None, v)) if isinstance(v, list) else v for n, v in values.items()}
-    return "\n".join(f"{name:19}{value}" for name, value in words.items() if value)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Functions that find, compile and load the library of kernels for this machine's torch and GPUs.
 
-Each library has its own folder. The folder's name begins with a hash of what the library depends
-on, such as torch's version. Only one process builds a library in a folder at a time, and the others
-wait. A job doesn't wait while root compiles at the node's boot: that has the lowest priority.
+Each library has its own folder, whose name begins with a hash of what the library depends on, such
+as torch's version. Only one process builds in a folder, and the others wait. A job doesn't wait
+while root compiles at the node's boot: that has the lowest priority.
 
-After a failed compilation, trials use plain torch for 6 hours instead of compiling again. If memory
-or disk space was short, the next trial tries again. The command `build` tries again at any time.
+After a failed compilation, trials use plain torch for 6 hours. If memory or disk space was short,
+the next trial tries again. The command `build` tries again at any time.
 
 torch.utils.cpp_extension is not used, because it imports setuptools. Also, after a killed build its
 later builds would wait forever for a lock.
@@ -79,10 +79,7 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """The hash in the name of the library's folder.
-
-        It leaves out the GPU architectures: a library that supports additional ones fits, too.
-        """
+        """The hash in the folder's name, without architectures: a library may support more."""
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -104,10 +101,7 @@ def hash_of_sources() -> str:
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the architectures of the GPUs that torch sees, such as "sm_90".
-
-    If there is no GPU, return the architectures of common data-centre GPUs.
-    """
+    """Return the architectures of the visible GPUs, such as "sm_90", or else of usual GPUs."""
     visible = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     if not visible:
         visible = {(7, 5), (8, 0), (8, 6), (8, 9), (9, 0)}
@@ -120,10 +114,9 @@ def architectures() -> tuple[str, ...]:
 
 
 def cache() -> Path:
-    """Return the folder in which this user's libraries are built.
+    """Return the folder for this user's libraries: $TRIALFLEET_KERNELS, or one in the cache.
 
-    It is $TRIALFLEET_KERNELS if this is set, else a folder in the user's cache. Raise BuildError if
-    the user has no home folder.
+    Raise BuildError if the user has no home folder.
     """
     chosen = os.environ.get("TRIALFLEET_KERNELS")
     if chosen:
@@ -171,11 +164,7 @@ def best() -> tuple[Literal["cuda", "cpu"], str]:
 
 
 def find_or_build() -> Path:
-    """Return the library for this machine. If there is none, build it in this user's folder.
-
-    If another process of this user builds it, wait for that process. Raise BuildError or OSError
-    on failure.
-    """
+    """Return this machine's library, and build it first if needed. Raise BuildError or OSError."""
     recipe = Recipe.for_this_machine()
     return find_usable(recipe) or build(recipe, cache())
 
@@ -192,8 +181,7 @@ def load(library: Path) -> None:
 def find_usable(recipe: Recipe) -> Path | None:
     """Return a library that fits `recipe`, or None if it must be built first.
 
-    Raise BuildError if TRIALFLEET_PLAIN is set. Raise CompileError if a compilation for this recipe
-    failed in the last 6 hours.
+    Raise BuildError if plain torch is to be used, CompileError after a recent failure.
     """
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("the environment variable TRIALFLEET_PLAIN is set")
@@ -218,8 +206,7 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
     """Return the library for `recipe` in the folder `place`, and compile it first if needed.
 
-    Raise CompileError if the compilation fails, or failed in the last 6 hours. `again` ignores an
-    earlier failure. Raise BuildError or OSError for other faults.
+    Raise CompileError if that fails, or failed before without `again`, else BuildError or OSError.
     """
     place.mkdir(parents=True, exist_ok=True)
     with _lock_build(place / f"{recipe.folder}.lock"):

@@ -1,8 +1,8 @@
 """The operators as typed functions, which call our kernels or, without kernels, plain torch.
 
 Importing this module loads the kernels, or builds them first. plain.py documents each operator.
-IMPLEMENTATION says which kernels are loaded: "cuda", "cpu" or "plain". "cuda" includes kernels for
-tensors on the CPU. REASON says why no CUDA kernels are loaded. It is "" if they are loaded.
+IMPLEMENTATION is "cuda" (which includes kernels for the CPU), "cpu" or "plain", and REASON says why
+it isn't "cuda".
 
 - All tensors must be contiguous and on one device. In plain.py, "float" means float32, bfloat16 or
   float16. On the CPU it may also be float64, for tests. The kernels raise ValueError for any other
@@ -57,10 +57,7 @@ def schemas() -> list[str]:
 
 
 def _load() -> tuple[Literal["cuda", "cpu", "plain"], str]:
-    """Load the kernels, and return IMPLEMENTATION and REASON.
-
-    If there is no usable library, the functions of plain.py become the operators.
-    """
+    """Load the kernels or define those of plain.py, and return IMPLEMENTATION and REASON."""
     try:
         build.load(build.find_or_build())
     except (toolchain.BuildError, OSError) as error:

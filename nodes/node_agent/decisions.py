@@ -27,14 +27,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from trialfleet.nodes.node_agent.history import Failure, burst
+from trialfleet.nodes.node_agent.history import FAILURE_SECONDS, Failure, burst
 
 CAUSES = ("interruption", "lease", "rebalance", "token", "fence", "failures", "idle")
 HEALTHY, SICK = "TrialfleetGpuHealthy", "TrialfleetSickGpus"  # attributes of a slot, by the probe
 # Causes that still apply after a person cancels the draining:
 LASTING = ("interruption", "lease", "rebalance", "token")
 LEASE_GRACE = 300.0  # seconds for jobs to leave after the lease has expired
-FAILURES, FAILURE_SECONDS = 3, 60.0  # this number of failed jobs within this time: leave the pool
 
 
 @dataclass(frozen=True)
@@ -128,8 +127,7 @@ def decide(memory: Memory, seen: Observations, idle_minutes: float) -> Decision:
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the GPUs to take offline, from a slot's ClassAd.
 
-    A healthy machine may have some sick GPUs. If the probe has not found the machine healthy,
-    return None. The agent then takes no GPU offline or online.
+    Return None, which changes nothing, if the probe hasn't found the machine healthy.
     """
     if slot.get(HEALTHY) is not True:
         return None
@@ -151,9 +149,8 @@ def update_memory(memory: Memory, seen: Observations) -> Memory:
 def after_drain_cancelled(memory: Memory, seen: Observations) -> Memory:
     """Return `memory`, without the machine's cause to leave if the machine may stay.
 
-    A machine with the cause `idle` may stay if a job has started before the drain. After a person
-    has cancelled the drain with `condor_drain -cancel`, the machine may stay unless the cause is in
-    LASTING.
+    It may stay if it was idle and a job came before the drain, or if a person has cancelled the
+    drain and the cause isn't in LASTING.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:
@@ -175,7 +172,7 @@ def stronger_cause(earlier: Departure | None, found: Departure | None) -> Depart
 
 def cause(memory: Memory, seen: Observations, idle_minutes: float) -> Departure | None:
     """Return the strongest cause to leave the pool that applies now, or None if none applies."""
-    failed = burst(seen.failures, FAILURES, FAILURE_SECONDS, memory.failures_reset)
+    failed = burst(seen.failures, memory.failures_reset)
     reasons = {
         "interruption": seen.interruption and f"spot interruption: {seen.interruption}",
         "lease": lease_reason(memory, seen),

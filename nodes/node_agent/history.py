@@ -32,6 +32,7 @@ ATTRIBUTES = (
 # Exit codes that are not the machine's fault: success, rejected parameters, the access point did
 # not answer, a saved checkpoint, a gang without enough slots.
 INNOCENT_CODES = (0, 64, 75, 85, 86)
+FAILURES, FAILURE_SECONDS = 3, 60.0  # this number of failed jobs within this time: leave the pool
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,14 @@ def failure_text(ad: Mapping[str, Any]) -> str | None:
     return None if code in INNOCENT_CODES else f"exit code {code}"
 
 
-def burst(
-    found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
-) -> tuple[Failure, ...] | None:
-    """Return the latest `number` successive failures within `seconds`, or None.
+def burst(found: tuple[Failure, ...], since: float = 0) -> tuple[Failure, ...] | None:
+    """Return the latest FAILURES successive failures within FAILURE_SECONDS, or None.
 
     `found` has all failures, the earliest first. Only failures after `since` (UNIX seconds) count.
     """
     counted = [one for one in found if one.at > since]
-    for end in range(len(counted), number - 1, -1):
-        window = counted[end - number : end]
-        if window[-1].at - window[0].at <= seconds:
+    for end in range(len(counted), FAILURES - 1, -1):
+        window = counted[end - FAILURES : end]
+        if window[-1].at - window[0].at <= FAILURE_SECONDS:
             return tuple(window)
     return None

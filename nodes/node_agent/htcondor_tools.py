@@ -1,8 +1,7 @@
 """Calls HTCondor's tools on a node, for example to read its state or to drain it.
 
 Only `in_collector` and `bandwidths` need the manager. The address of the startd, HTCondor's daemon
-here, is in a file on this machine. The tools run as root. The startd recognises root by HTCondor's
-authentication method FS.
+here, is in a file. The startd recognises the tools' account, root, by the method FS.
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ LOOKED_AT = ("Name", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK
 
 
 class Condor:
-    """This machine's HTCondor.
-
-    Its tools read the configuration file that $CONDOR_CONFIG names. If this variable is not set,
-    they read HTCondor's default file.
-    """
+    """This machine's HTCondor, with the configuration that its tools find ($CONDOR_CONFIG)."""
 
     def __init__(self) -> None:
         self._history_read = 0
@@ -46,7 +41,7 @@ class Condor:
         wanted = ",".join((*LOOKED_AT, *slots.ATTRIBUTES, privileged_readings.INSTANCE))
         try:
             ads = query([*STATUS, "-direct", self._address(), "-attributes", wanted])
-        except (StepError, OSError):
+        except StepError:
             return None
         if not ads:
             return None
@@ -61,11 +56,7 @@ class Condor:
         )
 
     def in_collector(self) -> bool:
-        """Return whether the pool's manager lists this machine.
-
-        Call `read_startd` first, which finds the machine's name. If the manager doesn't answer,
-        return False.
-        """
+        """Return whether the pool's manager lists the machine that `read_startd` has found."""
         wanted = ["-constraint", f'Name == "{self._name}"', "-attributes", "Name"]
         try:
             return bool(self._name and query([*STATUS, *wanted]))
@@ -79,11 +70,7 @@ class Condor:
         if a job holds a slot. Raise StepError if the request fails.
         """
         condition = ["-check", slots.IS_FREE] if only_idle else []
-        try:
-            address = self._address()
-        except OSError as error:
-            raise StepError(f"the startd's address can't be read: {error}") from error
-        run("condor_drain", "-graceful", "-reason", reason, *condition, address)
+        run("condor_drain", "-graceful", "-reason", reason, *condition, self._address())
 
     def take_offline(self, gpus: Sequence[str]) -> None:
         """Let jobs use all GPUs except `gpus`. Raise StepError if that fails."""
@@ -100,10 +87,7 @@ class Condor:
             raise StepError(f"{file}: {error}") from error
 
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
-        """Return one memory bandwidth, in GB/s, for each other machine, by GPU model.
-
-        If the manager can't be reached, return the last known values.
-        """
+        """Return the memory bandwidths of other machines in GB/s, by GPU model, as last known."""
         with suppress(StepError):
             self._bandwidths = privileged_readings.bandwidths(
                 query(privileged_readings.QUERY), besides=self._instance
@@ -111,10 +95,7 @@ class Condor:
         return self._bandwidths
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return the latest jobs that failed here.
-
-        If the startd's history can't be read, return the result of the previous call.
-        """
+        """Return the latest jobs that failed here, when the history was last readable."""
         try:
             written = Path(self._value("STARTD_HISTORY")).stat().st_mtime_ns
             if written != self._history_read:
@@ -131,10 +112,11 @@ class Condor:
         return "condor_starter" in names
 
     def _address(self) -> str:
-        lines = Path(self._value("STARTD_ADDRESS_FILE")).read_text(encoding="utf-8").splitlines()
-        if not lines:
-            raise StepError("the startd's address file is empty")
-        return lines[0]
+        file = Path(self._value("STARTD_ADDRESS_FILE"))
+        try:
+            return file.read_text(encoding="utf-8").splitlines()[0]
+        except (OSError, IndexError) as error:
+            raise StepError(f"the startd's address can't be read: {error}") from error
 
     def _value(self, name: str) -> str:
         if name not in self._values:

@@ -1,4 +1,4 @@
-"""`python3 -m trialfleet.nodes.probe [--json|--classad]` measures GPUs and prints a verdict.
+"""`python3 -m trialfleet.nodes.probe [--json]` measures GPUs, and prints a verdict as a ClassAd.
 
 The probe takes up to a minute. After a boot it takes longest, because torch and CUDA are read from
 a cold disk.
@@ -49,11 +49,7 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    form = made.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print the readings and verdict as JSON")
-    form.add_argument(
-        "--classad", action="store_true", help="print the verdict as ClassAd attributes (default)"
-    )
+    made.add_argument("--json", action="store_true", help="print JSON instead of a ClassAd")
     for each in fields(Thresholds):
         made.add_argument(
             f"--{each.name.replace('_', '-')}",
@@ -65,10 +61,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_readings(path: str) -> Readings:
-    """Return the readings in the file `path`.
-
-    If the file can't be used, return readings with the error as their only problem.
-    """
+    """Return the readings in the file `path`. An unusable file is their only problem."""
     try:
         return Readings.from_table(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

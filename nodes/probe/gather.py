@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trialfleet.nodes.probe import kernel_log, nvidia_smi, nvml, privileged_readings
+from trialfleet.nodes.probe import kernel_log, nvidia_smi, privileged_readings
 from trialfleet.nodes.probe.measure import LINK
 from trialfleet.nodes.probe.programs import Program, finish
 from trialfleet.nodes.probe.readings import Gpu, Readings
@@ -22,7 +22,7 @@ SMI_SECONDS = 20.0  # nvidia-smi may have to start the GPUs first, one after the
 # sys.executable is empty if a daemon (such as STARTD_CRON) has changed Python's argv[0].
 PYTHON = sys.executable or os.path.realpath("/proc/self/exe")
 MEASURE = (PYTHON, "-m", "trialfleet.nodes.probe.measure")
-KERNELS = (PYTHON, "-m", "trialfleet.nodes.kernels", "status", "--json")
+KERNELS = (PYTHON, "-m", "trialfleet.nodes.kernels", "status")
 NVIDIA = "0x10de"  # the maker's number on the PCI bus
 MEASURED = ("launch_microseconds", "launch_rate", "bandwidth", "host_bandwidth", "matmul_error")
 IN_USE = "GPUs are in use by other programs"
@@ -59,15 +59,12 @@ def used(readings: Readings) -> bool:
 
 
 def driver_readings(seconds: float) -> Readings:
-    """Return the driver's readings, from nvidia-smi or, without nvidia-smi, from NVML.
-
-    If the driver can't be read, `problems` has the reason, and there are no other readings.
-    """
+    """Return the readings of nvidia-smi. If it fails, `problems` has the reason."""
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
-        without_driver = ("there is an NVIDIA GPU, but no driver for it",) if has_device() else ()
-        return nvml.read() or Readings(problems=without_driver)
+        missing = "there is an NVIDIA GPU, but no nvidia-smi, which comes with NVIDIA's driver"
+        return Readings(problems=(missing,) if has_device() else ())
     ((code, output, _),) = finish([program], time.monotonic() + seconds)
     if code is None:
         return Readings(problems=(f"nvidia-smi hangs: it did not end within {seconds:g} s",))
@@ -87,10 +84,9 @@ def has_device(root: Path = Path("/")) -> bool:
 
 
 def add_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
-    """Assign the driver's errors (Xid) in `found` to their GPUs, and return the new readings.
+    """Return the readings with the driver's errors (Xid) of each GPU, and the others in `xids`.
 
-    Errors of GPUs that `readings.gpus` lacks go into the machine's `xids`. If `found` is None,
-    return the readings unchanged.
+    If `found` is None, nothing is known, and the readings stay as they are.
     """
     if found is None:
         return readings
@@ -152,12 +148,9 @@ def add_measurements(
 ) -> tuple[Gpu, str]:
     """Return a GPU with its measurements, and the reason why some are missing.
 
-    `ended` is True if the measurement ended by itself. `hung` is True if it was killed because a
-    step exceeded its time limit.
-
-    The GPU is sick if the measurement hung, reported a problem, or ended before its last step. Then
-    the GPU's `problem` is set, and the reason is "". The GPU isn't sick if the measurement was
-    killed at the time limit of all measurements.
+    `ended` is True if the measurement ended by itself, `hung` if a step exceeded its time limit.
+    The GPU gets a `problem` instead of the reason if the measurement hung, reported a problem, or
+    died. A measurement that ran out of time isn't the GPU's problem.
     """
     reported = list(output_lines)
     found = {name: value for line in reported for name, value in line.get("found", {}).items()}
@@ -176,10 +169,7 @@ def add_measurements(
 
 
 def kernels_load(code: int | None, output: str) -> bool | None:
-    """Return whether trialfleet's CUDA kernels are built and can be loaded, or None if unknown.
-
-    `code` and `output` are the exit code and the output of the command KERNELS.
-    """
+    """Return whether KERNELS, by its exit code and output, loads CUDA kernels; None: unknown."""
     try:
         status = json.loads(output) if code == 0 else {}
         return status["implementation"] == "cuda" and bool(status["library"])

@@ -32,11 +32,8 @@ OPTION = "CheckPCIConfigSpace"
 # of PCI-SIG's base specification (2.5, 5, 8, 16, 32), times the share of them that is data (8 of 10
 # bits; from generation 3 on, 128 of 130), divided by 8 bits per byte.
 PCIE_LANE = {
-    1: 2.5 * 8 / 10 / 8,
-    2: 5 * 8 / 10 / 8,
-    3: 8 * 128 / 130 / 8,
-    4: 16 * 128 / 130 / 8,
-    5: 32 * 128 / 130 / 8,
+    generation: bits * (8 / 10 if generation < 3 else 128 / 130) / 8
+    for generation, bits in enumerate((2.5, 5, 8, 16, 32), 1)
 }
 
 
@@ -104,10 +101,7 @@ def machine_complaints(readings: Readings) -> Iterator[str]:
 
 
 def each_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
-    """Yield each problem once, with the numbers of the GPUs that have it.
-
-    `of_gpus` has one list of problems for each GPU in `readings`.
-    """
+    """Yield each problem once, with the numbers of the GPUs that have it in their list."""
     for text in dict.fromkeys(text for problems in of_gpus for text in problems):
         numbers = (
             str(gpu.index)
@@ -199,10 +193,7 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
-    """Return the median memory bandwidth, in GB/s, of other nodes with this GPU's model.
-
-    Return None if fewer than LIKE other nodes have this model.
-    """
+    """Return the median bandwidth, in GB/s, of LIKE or more other nodes with this GPU, or None."""
     others = readings.pool.get(gpu.name, ())
     return statistics.median(others) if len(others) >= LIKE else None
 

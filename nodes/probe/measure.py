@@ -3,8 +3,8 @@
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
 Before each step the process prints `{"doing": STEP, "seconds": LIMIT}`. A healthy GPU takes at most
-LIMIT seconds for the step. Without `seconds`, the step has no limit. After a measurement the
-process prints the value. So the caller knows whether the process hangs, and in which step.
+LIMIT seconds for the step; without `seconds`, there is no limit. So the caller knows whether the
+process hangs, and in which step.
 """
 
 from __future__ import annotations
@@ -99,10 +99,9 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """Let only one process at a time run the `with` block, which measures a GPU's link to the host.
+    """Let one process at a time run the `with` block, which measures a GPU's link to the host.
 
-    $TRIALFLEET_PROBE_LINK names the lock's file. If the variable is not set, processes don't
-    wait for each other.
+    $TRIALFLEET_PROBE_LINK names the lock's file, if there is one.
     """
     if LINK not in os.environ:
         yield
@@ -156,10 +155,7 @@ def bandwidth(torch: Any, device: Any) -> float:
 def repeat_work(
     torch: Any, device: Any, work: Callable[[], object], times: int
 ) -> Callable[[], object]:
-    """Return a function that does `work` repeatedly, `times` times.
-
-    On a GPU, all repetitions are one CUDA graph, which needs only one launch.
-    """
+    """Return a function that does `work` several times; on a GPU by one launch of a CUDA graph."""
 
     def repeat() -> None:
         for _ in range(times):

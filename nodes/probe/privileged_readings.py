@@ -1,8 +1,8 @@
 """Readings that the GPU probe can't take itself, such as the bandwidths of other nodes' GPUs.
 
-The probe runs under HTCondor's account, which can't read the kernel's log. It also can't query
-other nodes' measurements, because it can't read the pool's token. So the node's bootstrap and the
-node's agent, which run as root, write the log's errors and the measurements to a file.
+The probe runs under HTCondor's account, which can read neither the kernel's log nor the pool's
+token, with which to query other nodes' measurements. So the node's bootstrap and agent, which run
+as root, write the log's errors and the measurements to a file.
 """
 
 from __future__ import annotations
@@ -19,12 +19,8 @@ FILE = "/run/trialfleet/privileged.json"
 NAME, BANDWIDTH, INSTANCE = "TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetInstance"
 # The query for other nodes' bandwidths: one ad for each node that has healthy GPUs.
 QUERY = (
-    "condor_status",
-    "-json",
-    "-constraint",
-    f"PartitionableSlot && HAS_GPU && {BANDWIDTH} > 0",
-    "-attributes",
-    f"{NAME},{BANDWIDTH},{INSTANCE}",
+    *("condor_status", "-json", "-attributes", f"{NAME},{BANDWIDTH},{INSTANCE}"),
+    *("-constraint", f"PartitionableSlot && HAS_GPU && {BANDWIDTH} > 0"),
 )
 
 
@@ -56,10 +52,7 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
 
 
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
-    """Return the nodes' memory bandwidths in GB/s, by GPU name.
-
-    `ads` are the ClassAds that QUERY returned. The EC2 instance `besides` is left out.
-    """
+    """Return the bandwidths in GB/s in the ads of QUERY, by GPU name, but not of `besides`."""
     found: dict[str, list[float]] = {}
     for ad in ads:
         if NAME in ad and BANDWIDTH in ad and ad.get(INSTANCE) != besides:

@@ -16,11 +16,11 @@ LOOK = 0.05  # seconds between polls of running programs
 
 
 class ProgramEnd(NamedTuple):
-    """The end of a program."""
+    """The end of a program. It was killed if `code` is None, for silence if `silent`."""
 
-    code: int | None  # its exit code; None if it was killed
-    output: str  # its output
-    silent: bool = False  # it was killed because it was silent for too long
+    code: int | None
+    output: str
+    silent: bool
 
 
 class Program:
@@ -30,7 +30,6 @@ class Program:
         """Start the program. Raise OSError if it is not installed."""
         self.file = tempfile.TemporaryFile()  # noqa: SIM115  `finish` closes it
         self._printed, self._since = 0, time.monotonic()
-        self.is_silent = False  # it was killed because it was silent for too long
         try:
             self.process = subprocess.Popen(
                 command, stdout=self.file, stderr=subprocess.STDOUT, env=dict(environment)
@@ -39,23 +38,13 @@ class Program:
             self.file.close()
             raise
 
-    def exit_code(self) -> int | None:
-        """Return the program's exit code, or None while it runs.
-
-        If `finish` has killed the program because it printed nothing for too long, return None.
-        """
-        return None if self.is_silent else self.process.poll()
-
     def output(self) -> str:
         """Return the program's output so far."""
         printed = os.pread(self.file.fileno(), os.fstat(self.file.fileno()).st_size, 0)
         return printed.decode(errors="replace")
 
     def silent_seconds(self) -> float:
-        """Return for how many seconds the program has printed nothing.
-
-        They count from the program's start, or from the last call that found new output.
-        """
+        """Return the seconds since the last call that found new output, or since the start."""
         printed, now = os.fstat(self.file.fileno()).st_size, time.monotonic()
         if printed != self._printed:
             self._printed, self._since = printed, now
@@ -67,19 +56,18 @@ def finish(
 ) -> list[ProgramEnd]:
     """Wait for the programs, and return how each of them ended.
 
-    At the time `by` of the monotonic clock, programs that still run are killed. A program is killed
-    earlier if it prints nothing for more than `patience(output)` seconds.
+    Programs are killed at the monotonic time `by`, or after `patience(output)` silent seconds.
     """
-    while running := [one for one in programs if not one.is_silent and one.exit_code() is None]:
+    silent: set[Program] = set()
+    while running := [one for one in programs if one not in silent and one.process.poll() is None]:
         if time.monotonic() >= by:
             break
         for program in running:
             if program.silent_seconds() > patience(program.output()):
                 program.process.kill()
-                program.is_silent = True
+                silent.add(program)
         time.sleep(LOOK)
-    codes = [program.exit_code() for program in programs]
-    late = [program for program, code in zip(programs, codes, strict=True) if code is None]
+    late = {*running, *silent}
     for program in late:
         program.process.kill()
     vanished = time.monotonic() + KILLED
@@ -87,8 +75,8 @@ def finish(
         with suppress(subprocess.TimeoutExpired):
             program.process.wait(timeout=max(0.0, vanished - time.monotonic()))
     found = [
-        ProgramEnd(code, program.output(), program.is_silent)
-        for program, code in zip(programs, codes, strict=True)
+        ProgramEnd(None if one in late else one.process.poll(), one.output(), one in silent)
+        for one in programs
     ]
     for program in programs:
         program.file.close()

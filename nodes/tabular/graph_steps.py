@@ -12,8 +12,7 @@ To get the same weights as without SCALE, AdamW's epsilon is multiplied by SCALE
 learning rate is divided by SCALE.
 
 If there are several ranks, each rank takes its part of the batch, and the ranks sum their
-gradients. A step is the same for any number of ranks, except for the order in which numbers are
-summed.
+gradients. So a step is the same for any number of ranks, except for the order of summation.
 
 The steps also work on a CPU, without graphs, for gangs without GPUs and for tests.
 """
@@ -274,10 +273,7 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def _warm_up(self, batch: int) -> None:
-        """Take steps before a capture, and undo them.
-
-        In the first steps, libraries such as cuBLAS allocate memory, and the ranks connect.
-        """
+        """Take and undo steps, in which libraries allocate memory, and the ranks connect."""
         optimizer = self._optimizer
         state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]
         state += [self._clock, self._loss_sum]
@@ -289,10 +285,9 @@ class GraphSteps(Steps):
             tensor.copy_(saved)
 
     def _stay_near(self) -> None:
-        """Wait for the GPU to finish the steps that were already queued at the previous call.
+        """Wait for the steps that were queued at the previous call.
 
-        This keeps the GPU's queue short, so that a checkpoint needn't wait long. The steps queued
-        since the previous call keep the GPU busy meanwhile.
+        So a checkpoint needn't wait long, and the steps queued since keep the GPU busy.
         """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()

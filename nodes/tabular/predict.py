@@ -31,10 +31,10 @@ class Model:
 
     @property
     def significant_digits(self) -> int:
-        """The number of significant digits with which to print predictions.
+        """The number of digits with which to print predictions, at most 17.
 
         If the target's mean is much larger than its deviation, all predictions begin with the same
-        digits. The result is DIGITS more than the number of these digits, and at most 17.
+        digits. DIGITS more are shown.
         """
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
@@ -60,10 +60,7 @@ class Model:
 
 
 def load_model(folder: Path) -> Model:
-    """Return the model that a trial has saved in `folder`.
-
-    Raise OSError if it can't be read, and ValueError if it isn't a model of the built-in trainer.
-    """
+    """Return a trial's model. Raise OSError, or ValueError if it isn't the built-in trainer's."""
     if folder.is_dir() and not (folder / "model.json").exists():
         left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise ValueError(
@@ -74,9 +71,7 @@ def load_model(folder: Path) -> Model:
         text = (folder / "model.json").read_text(encoding="utf-8")
         description: dict[str, Any] = json.loads(text)
         columns = table.Columns(**description["columns"])
-        given = description["settings"]
-        kept = {name: given[name] for name in given if name not in settings.REMOVED}
-        network = Network(columns, settings.Settings.from_params(kept))
+        network = Network(columns, settings.Settings.from_params(description["settings"]))
         network.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         numeric = dataset.Scale.read(description["numeric_scale"])
         target = dataset.Scale.read(description["target_scale"])

@@ -1,9 +1,9 @@
 """The ranks of a trial: processes that train together, on one machine or on a gang's machines.
 
-On one machine, the process that HTCondor started launches the ranks with
-torch.distributed.launcher, and exits with one exit code for all of them. torchrun is not used,
-because it would turn the exit code 85 (a checkpoint is saved) into 1. The ranks find each other by
-a file, and use loopback, so that other machines can't connect to them.
+On one machine, the process that HTCondor started launches the ranks, and exits with one exit code
+for all of them. torchrun and torch's launcher are not used, because they turn the exit code 85 (a
+checkpoint is saved) into 1. The ranks find each other by a file, and use loopback, so that other
+machines can't connect to them.
 
 In a gang, the jobs' agents start the ranks, which find each other by TCP. If a job joins, leaves or
 is lost, all ranks end, and new ranks continue from rank 0's checkpoint.
@@ -13,11 +13,11 @@ Only rank 0 writes progress, checkpoints, model and result. Any rank may reject 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -30,12 +30,10 @@ from trialfleet.nodes import trial
 from trialfleet.nodes.tabular.pace import Pace
 
 MEETING = "TRIALFLEET_RANKS"  # in a rank's environment: the folder for the rendezvous
-CODE = "code"  # in that folder: the exit code for HTCondor
-FIRST = "first"  # in that folder: number and exit code of the rank that failed first
+CODE = "code"  # in that folder: the exit code of rank 0, once it has come to its end
 # Time for which a rank waits for others, for example while they read their tables.
 PATIENCE = timedelta(minutes=10)
 STEPS = 1024  # maximum steps between votes
-_ENDS = (signal.SIGTERM, signal.SIGABRT)  # by the launcher; by a rank that lost another rank
 TOGETHER = (0, trial.EXIT_CHECKPOINTED)  # exit codes that all ranks reach at the same step
 
 
@@ -71,10 +69,7 @@ class Ranks:
 
     @staticmethod
     def join() -> Ranks:
-        """Connect this process with the other ranks of the trial.
-
-        If the process trains alone, there is no connection, and `count` is 1.
-        """
+        """Connect this process with the trial's other ranks. If it trains alone, `count` is 1."""
         given = os.environ
         if not is_rank() and not in_gang():
             return Ranks()
@@ -106,14 +101,11 @@ class Ranks:
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
     def any_wished(self, *, wish: bool) -> bool:
-        """Return whether `wish` was True on any rank a few steps ago.
+        """Return whether `wish` was True on any rank a few steps ago, the same on all ranks.
 
-        `wish` says whether this rank wants something, such as to save a checkpoint. Call this in
-        each step. All ranks get the same answer.
-
-        A vote takes longer than a small step, so the ranks only vote every few steps. In other
-        steps the answer is False. To avoid waiting, a vote returns the result of the previous vote.
-        A single rank gets its own `wish` at once.
+        Call this in each step. A vote takes longer than a small step, so the ranks vote every few
+        steps, and the answer in other steps is False. To avoid waiting, a vote returns the result
+        of the previous vote. A single rank gets its own `wish` at once.
         """
         if self.count == 1:
             return wish
@@ -132,10 +124,9 @@ class Ranks:
         return agreed
 
     def sums(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the sum over all ranks of each tensor in `tensors`.
+        """Return the sum of each tensor over all ranks, with the same bits on all of them.
 
-        All ranks get the same bits. A CUDA graph can capture any call except the first, which
-        connects the ranks.
+        A CUDA graph can capture any call except the first, which connects the ranks.
         """
         if self.count == 1:
             return [*tensors]
@@ -180,102 +171,70 @@ class Ranks:
 def launch(count: int) -> NoReturn:
     """Run this program in `count` processes, the ranks, and exit when they have ended.
 
-    The exit code is 0 or 85 from rank 0, or the code of a rank that rejected the trial. Otherwise
-    it is 128 + n after signal n, and 1 after a failure.
+    If a rank fails, kill the others. The exit code is 64 if a rank rejected the trial, else that of
+    rank 0 (0 or 85) if rank 0 came to its end, else 1.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
     with tempfile.TemporaryDirectory(prefix="trialfleet-ranks-") as folder:
-        os.environ |= {
+        shared = {
+            **os.environ,
             MEETING: folder,
+            "WORLD_SIZE": str(count),
             "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // count)),
             "NCCL_SOCKET_IFNAME": "lo",
             "GLOO_SOCKET_IFNAME": "lo",
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # it would listen on all interfaces
         }
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=count,
-            run_id="trial",
-            rdzv_backend="c10d",
-            rdzv_endpoint=f"{folder}/launch",
-            rdzv_configs={"store_type": "file"},
-            max_restarts=0,
-            local_addr="127.0.0.1",
-            logs_specs=DefaultLogsSpecs(log_dir=folder),
-        )
-        why: int | str = 1
-        try:
-            elastic_launch(config, sys.executable)(*sys.argv)
-        except SignalException as error:  # the ranks got it, too, and had half a minute to save
-            why = 128 + error.sigval
-        except ChildFailedError as error:
-            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            why = blame(codes, count, Path(folder))
-        finally:  # the ranks are gone, so there is nothing left to save
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        code_file = Path(folder) / CODE
-        sys.exit(int(code_file.read_text()) if code_file.exists() else why)
+        words = [sys.executable, *sys.argv]
+        own = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count))
+        ranks = {os.posix_spawn(words[0], words, shared | each): each["RANK"] for each in own}
 
+        def send(number: int, _frame: object = None) -> None:
+            for pid in ranks:
+                os.kill(pid, number)
 
-def blame(codes: dict[int, int], count: int, folder: Path) -> str:
-    """Return an error text that names the rank that failed first, and its exit code.
-
-    `codes` has the exit codes of the ranks that failed, and of those that the launcher then ended.
-    `count` is the number of all ranks. The ranks have recorded the first failure in `folder`.
-    """
-    first_failure = folder / FIRST
-    # A rank that was killed from outside, for example for lack of memory, could not record this.
-    killed = [rank for rank, code in codes.items() if code < 0 and -code not in _ENDS]
-    if killed:
-        rank, code = killed[0], codes[killed[0]]
-    elif first_failure.exists():
-        rank, code = map(int, first_failure.read_text().split())
-    else:
-        rank, code = next(iter(codes.items()))
-    return f"rank {rank} of {count} failed with exit code {code}"
+        signal.signal(signal.SIGTERM, send)  # the ranks then save
+        codes: dict[str, int] = {}
+        while ranks:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # its pid stays reserved
+            assert ended is not None
+            rank = ranks.pop(ended.si_pid)
+            codes[rank] = os.waitstatus_to_exitcode(os.waitpid(ended.si_pid, 0)[1])
+            if codes[rank] not in TOGETHER:
+                send(signal.SIGKILL)
+        if trial.EXIT_REJECTED in codes.values():
+            sys.exit(trial.EXIT_REJECTED)
+        if (done := Path(folder, CODE)).exists():
+            sys.exit(int(done.read_text()))
+    rank, code = next(each for each in codes.items() if each[1] not in TOGETHER)
+    sys.exit(f"rank {rank} of {count} failed with exit code {code}")
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call a trial's main function, and hand its exit code to `launch`.
+    """Call a trial's main function, and end this process with its exit code.
 
-    When a rank exits with a code other than 0, torch's launcher ends the other ranks. After 85 (a
-    checkpoint is saved) it must let them exit by themselves. So a rank that `launch` started exits
-    with 0 instead of 85. Rank 0 writes the 85 to a file for `launch`.
+    Rank 0 of `launch` writes the code 0 or 85 to a file first, because ranks may fail when they
+    disconnect. A rank that fails ends at once, and so before the ranks that then miss it.
     """
     try:
         main()
-    except SystemExit as left:
-        if not is_rank():
-            if left.code in TOGETHER and distributed.is_initialized():
+    except BaseException as error:
+        code = error.code if isinstance(error, SystemExit) else 1
+        if code in TOGETHER:
+            if is_rank() and os.environ["RANK"] == "0":
+                part = Path(os.environ[MEETING], f".{CODE}")
+                part.write_text(str(code))
+                part.rename(part.with_name(CODE))
+            if distributed.is_initialized():
                 distributed.destroy_process_group()
-            raise
-        together = left.code in TOGETHER
-        if left.code == trial.EXIT_REJECTED or (together and os.environ["RANK"] == "0"):
-            # `launch` exits with this code.
-            _write_own_file(CODE, str(left.code)).replace(Path(os.environ[MEETING], CODE))
-        if not together:
-            _report_failure(left.code if isinstance(left.code, int) else 1)
-            raise
-        distributed.destroy_process_group()
-    except BaseException:
-        if is_rank():
-            _report_failure(1)
+        elif is_rank():
+            _fail(error, code)
         raise
 
 
-def _report_failure(code: int) -> None:
-    """Record that this rank failed, unless another rank failed before."""
-    with contextlib.suppress(FileExistsError):
-        os.link(
-            _write_own_file(FIRST, f"{os.environ['RANK']} {code}"), Path(os.environ[MEETING], FIRST)
-        )
-
-
-def _write_own_file(name: str, text: str) -> Path:
-    own = Path(os.environ[MEETING], f"{name}-{os.environ['RANK']}")
-    own.write_text(text)
-    return own
+def _fail(error: BaseException, code: object) -> NoReturn:
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    elif not isinstance(code, int):
+        print(code, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)

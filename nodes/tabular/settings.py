@@ -126,9 +126,8 @@ class Settings:
     def is_sharded(self, weights: int, memory: float) -> bool:
         """Return whether the network is divided among ranks, or is partly in main memory.
 
-        If the settings leave this open, the network's size decides. `weights` is the number of
-        parameters. `memory` is the smallest memory of all ranks, in bytes. Raise SettingError if
-        the network must be sharded because of its size, but `precision` doesn't allow it.
+        If the settings leave this open, the number of `weights` and the smallest `memory` of all
+        ranks, in bytes, decide. Raise SettingError if `precision` doesn't allow the result.
         """
         if self._sharding_settings():
             return True
@@ -191,8 +190,6 @@ class Settings:
         return cls(**params)
 
 
-REMOVED = {"hot_rows"}  # settings of previous versions that don't affect a model's network
-
 METRICS = {  # besides the loss; their names get the prefix val_ or test_, for the measured rows
     "binary": ("auc", "accuracy"),
     "multiclass": ("accuracy",),
@@ -202,10 +199,7 @@ GAINS = {"auc", "accuracy", "r2"}  # metrics to maximise; all others are to be m
 
 
 def metric_names(kind: str) -> list[str]:
-    """Return the names of a trial's metrics, such as "val_auc".
-
-    `kind` is the kind of task: "binary", "multiclass" or "regression".
-    """
+    """Return the names of a trial's metrics, such as "val_auc", by the `kind` of task."""
     names = ("loss", *METRICS[kind])
     return [part + name for part in ("val_", "test_") for name in names]
 

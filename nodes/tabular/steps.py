@@ -29,19 +29,13 @@ class Steps(Protocol):
     is_sharded: bool = False
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
-        """Prepare for an epoch's steps from `step` on.
-
-        `loss_sum` is the sum of the losses of the epoch's earlier steps.
-        """
+        """Prepare for an epoch's steps from `step` on, after steps with `loss_sum`."""
 
     def take(self) -> None:
         """Update the weights with the next batch of the epoch."""
 
     def loss_sum(self) -> float:
-        """Return the sum of the losses of the epoch's steps so far.
-
-        This waits for the device.
-        """
+        """Wait for the device, and return the sum of the losses of the epoch's steps so far."""
 
     def state(self) -> dict[str, Any]:
         """Return the optimiser's state, without weights.
@@ -53,10 +47,7 @@ class Steps(Protocol):
         """Continue from `state`, which `state()` has returned. Restore the weights first."""
 
     def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the whole network's weights, put together from the `weights` of each rank.
-
-        Only rank 0 gets all weights.
-        """
+        """Return the whole network's weights on rank 0, put together from the ranks' `weights`."""
         return weights
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:

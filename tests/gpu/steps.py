@@ -70,7 +70,7 @@ def steps(*, dry: bool) -> Iterator[Step]:
     yield Step(
         name="build",
         title="the kernels, compiled",
-        command=module("trialfleet.nodes.kernels", "build", "--json"),
+        command=module("trialfleet.nodes.kernels", "build"),
         seconds=60,
         prints=True,
     )

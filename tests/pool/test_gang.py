@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -435,3 +436,38 @@ def alone_in_its_gang(place: TrialFolder, table: Path, tmp_path: Path) -> dict[s
     rank.join(60)
     metrics: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
     return metrics
+
+
+FULL = """\
+import os, resource, trial
+resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (4096, 4096))
+t = trial.start()
+print("x" * 10_000)
+t.complete(val_error=1.0)
+"""
+
+
+def test_a_gangs_job_does_not_return_to_a_full_machine_again_and_again(
+    make_gang: MakeGang, wait_for: WaitFor, tmp_path: Path
+) -> None:
+    """A limit of the size of the agents' files stands for a full disk."""
+    (tmp_path / "full.py").write_text(FULL)
+    trainer = {"command": ["python3", "full.py"], "files": [str(tmp_path / "full.py")]}
+    gang = make_gang(5, trainer=trainer)
+    gang.run.submit()
+    asked = [
+        "condor_q",
+        "-af",
+        "ExitCode",
+        "NumShadowStarts",
+        "-constraint",
+        "TrialfleetGangMin > 0",
+    ]
+
+    def left() -> set[str]:
+        words = subprocess.run([*asked], capture_output=True, text=True, check=True).stdout
+        return {line for line in words.splitlines() if line.startswith("87 ")}
+
+    wait_for(lambda: len(left()) > 0)
+    time.sleep(20)  # HTCondor would have matched it several times
+    assert left() == {"87 1"}

@@ -20,7 +20,7 @@ FLEET = Fleet.model_validate({"name": "demo", "aws_regions": ["eu-west-1"]})
 INSTANCE = Instance(
     id="i-0123456789abcdef0", type="g5.xlarge", zone="eu-west-1a", lifecycle="spot", price=0.4321
 )
-# Like `python3 -m trialfleet.nodes.probe --classad`: prints a file's text, and notes each call.
+# Like `python3 -m trialfleet.nodes.probe`: prints a file's text, and notes each call.
 PROBE = """#!/bin/sh
 echo "$* $PYTHONPATH" >> {folder}/probed
 cat {folder}/verdict
@@ -103,7 +103,7 @@ def test_a_sick_gpu_gets_no_trial_until_the_probe_finds_it_healthy(
     assert (work / "out").read_text().strip() == ":".join(configuration.JOB_PATH)
     wait_for((node.folder / "log/startd_history").exists, 20)
     assert node.folder.joinpath("probed").read_text().splitlines()[0] == (
-        "-m trialfleet.nodes.probe --classad /opt/trialfleet/lib"
+        "-m trialfleet.nodes.probe /opt/trialfleet/lib"
     )
 
 

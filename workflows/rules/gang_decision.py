@@ -29,6 +29,8 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     agents_by_proc,
 )
 
+# The beginning of the reason for the removal of a gang whose machines have faults.
+MACHINE_FAULT = "machines with a fault leave the gang too few jobs"
 SETTLE_SECONDS = 0.5  # the least time that a generation forms, so that all agents can be seen
 SAVE_SECONDS = 20.0  # for rank 0 to save a checkpoint before a generation ends on purpose
 JOIN_SECONDS = 5.0  # the least time that a generation trains before others join
@@ -60,9 +62,9 @@ def decide(
 def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
     """Return which of a gang's jobs to remove from the queue, by their ProcId.
 
-    Before the gang's end, all jobs are removed if fewer than `size.least` are left, or if anything
-    but a person put a job on hold; else none is. After the gang's end, jobs are removed that don't
-    run, or whose agent is silent; `SAVE_SECONDS` later, all are.
+    Before the gang's end, all jobs are removed if fewer than `size.least` are left that don't lack
+    a machine, or if anything but a person put a job on hold; else none is. After the gang's end,
+    jobs are removed that don't run, or whose agent is silent; `SAVE_SECONDS` later, all are.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -71,7 +73,8 @@ def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float
             job.proc for job in jobs if job.status != JobStatus.RUNNING or job.silent or is_late
         )
     over_limit = any(j.status == JobStatus.HELD and j.hold_code != HELD_BY_A_PERSON for j in jobs)
-    return everyone if over_limit or len(jobs) < size.least else frozenset()
+    left = sum(not job.lacks_machine for job in jobs)
+    return everyone if over_limit or left < size.least else frozenset()
 
 
 def unneeded_packages(roster: Roster, files: Collection[str]) -> frozenset[str]:

@@ -289,9 +289,11 @@ def test_the_agent_continues_after_kill_9_and_ends_the_machine_whose_lease_is_ov
     stand_in.chmod(0o755)
     (work / "ip").write_text(f"#!/bin/sh\nROOT={work}\n{IP}")
     (work / "ip").chmod(0o755)
-    (work / "settings.json").write_text('{"idle_minutes": 0}')
+    monkeypatch.setenv("TRIALFLEET_NODE_ROOT", str(work))
+    settings = work / "opt/trialfleet/settings.json"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"idle_minutes": 0}')
     command = [sys.executable, "-m", "trialfleet.nodes.node_agent"]
-    command += ["--settings", f"{work}/settings.json", "--state", f"{work}/state.json"]
 
     def past() -> str:
         return shutdowns.read_text() if shutdowns.exists() else ""
@@ -302,7 +304,7 @@ def test_the_agent_continues_after_kill_9_and_ends_the_machine_whose_lease_is_ov
         first = subprocess.Popen(command, stdout=log)
         try:
             until(lambda: past() == "-c\n")
-            until((work / "state.json").exists)
+            until((work / "run/trialfleet/agent.json").exists)
         finally:
             first.kill()
             first.wait()

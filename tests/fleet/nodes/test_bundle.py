@@ -115,7 +115,7 @@ def test_shared_gpus_and_probe_thresholds_are_in_the_configuration(tmp_path: Pat
         "TrialfleetTrialsPerGpu": "4",
         "TRIALFLEET_PYTHON": "/opt/p",
         "STARTD_CRON_TRIALFLEET_PROBE_ARGS": (
-            "/opt/p -m trialfleet.nodes.probe --classad --ecc-uncorrected 1 --launch-rate 5000.0"
+            "/opt/p -m trialfleet.nodes.probe --ecc-uncorrected 1 --launch-rate 5000.0"
         ),
     }
     text = node_config.render(fleet, "10.0.0.1") + "TRIALFLEET_PYTHON = /opt/p\n"

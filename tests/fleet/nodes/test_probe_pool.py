@@ -24,7 +24,7 @@ STARTD_CRON_JOBLIST = $(STARTD_CRON_JOBLIST) PROBE
 STARTD_CRON_PROBE_MODE = Periodic
 STARTD_CRON_PROBE_PERIOD = 2
 STARTD_CRON_PROBE_EXECUTABLE = /usr/bin/env
-STARTD_CRON_PROBE_ARGS = {python} -m trialfleet.nodes.probe --classad
+STARTD_CRON_PROBE_ARGS = {python} -m trialfleet.nodes.probe
 STARTD_CRON_PROBE_ENV = "TRIALFLEET_PROBE_READINGS={readings}"
 HAS_GPU = TrialfleetGpuHealthy =?= True
 """

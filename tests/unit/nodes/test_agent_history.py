@@ -59,18 +59,18 @@ def failures_at(*times: float) -> tuple[Failure, ...]:
 
 
 def test_three_failures_within_a_minute_are_a_burst() -> None:
-    assert burst(failures_at(100, 130, 160), 3, 60) == failures_at(100, 130, 160)
+    assert burst(failures_at(100, 130, 160)) == failures_at(100, 130, 160)
 
 
 def test_three_failures_in_more_than_a_minute_are_no_burst() -> None:
-    assert burst(failures_at(100, 130, 161), 3, 60) is None
+    assert burst(failures_at(100, 130, 161)) is None
 
 
 def test_a_burst_is_found_among_failures_before_and_after_it() -> None:
     found = failures_at(100, 500, 510, 520, 5000)
-    assert burst(found, 3, 60) == found[1:4]
+    assert burst(found) == found[1:4]
 
 
 def test_failures_before_the_reset_do_not_count() -> None:
-    assert burst(failures_at(10, 20, 30), 3, 60, since=10) is None
-    assert burst(failures_at(10, 20, 30, 40), 3, 60, since=10) is not None
+    assert burst(failures_at(10, 20, 30), since=10) is None
+    assert burst(failures_at(10, 20, 30, 40), since=10) is not None

@@ -70,7 +70,7 @@ def test_the_first_probe_gets_readings_that_only_root_can_make(
         xids, {"NVIDIA L4": (250.0,)}
     )
     (asked,) = bench.calls
-    assert asked.startswith("condor_status -json -constraint PartitionableSlot && HAS_GPU")
+    assert asked.startswith("condor_status -json -attributes TrialfleetGpuName,")
 
 
 @pytest.mark.parametrize("program", ["exit 1", "echo no JSON", "exit 0"])

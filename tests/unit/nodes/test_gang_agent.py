@@ -23,7 +23,8 @@ from trialfleet import nodes
 from trialfleet.files import write_json
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang.packages import Package
-from trialfleet.nodes.gang.s3_checkpoints import LINKS, read_pointer
+from trialfleet.nodes.gang.roster import Roster as AgentsRoster
+from trialfleet.nodes.gang.s3_checkpoints import LINKS, find_link, read_pointer
 from trialfleet.nodes.gang.workers import find_script
 from trialfleet.nodes.job import archive
 from trialfleet.nodes.job.chirp import Chirp, ChirpError
@@ -114,6 +115,12 @@ def test_a_refusal_is_an_error_and_the_next_request_is_answered(
     access_point.is_full = False
     chirp.write("a", b"x")
     assert chirp.read("a") == b"x"
+
+
+@pytest.mark.parametrize("text", [None, b"", b"[]", b"{", b"[" * 100_000, b'{"put": 1}'])
+def test_damaged_files_of_the_keeper_count_as_missing(text: bytes | None) -> None:
+    assert AgentsRoster.from_json(text, 5) is None
+    assert find_link(text, "put", "a.tar") is None
 
 
 def test_only_a_script_of_this_very_python_is_forked(

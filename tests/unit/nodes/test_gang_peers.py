@@ -95,9 +95,9 @@ def test_a_peer_that_answers_again_is_found(unreachable: int, make: Callable[[],
     me, other = make(), make()
     me.watch([Peer("b", HOST, unreachable)])
     assert updated(me, until=lambda: me.unreachable_peers == ("b",))
-    (known,) = me._known.values()
-    me._known = {Peer("b", HOST, other.door): known}
-    known.close_probe()
+    (watched,) = me._watched
+    watched.peer = Peer("b", HOST, other.door)
+    watched.close()
     assert updated(me, other, until=lambda: me.unreachable_peers == ())
 
 

@@ -82,6 +82,26 @@ def test_a_gangs_job_waits_for_another_slot_after_a_machines_fault(place: Path) 
     assert leaves == {0: True, 1: True, 64: True, 75: True, 86: False, 87: False}
 
 
+@pytest.mark.parametrize(
+    ("left", "machine", "may_run"),
+    [
+        ({}, "a.b", True),
+        ({"ExitCode": 86, "LastRemoteHost": "slot1_2@a.b"}, "a.b", True),
+        ({"ExitCode": 87, "LastRemoteHost": "slot1_2@a.b"}, "a.b", False),
+        ({"ExitCode": 87, "LastRemoteHost": "slot1_2@a.b"}, "c.b", True),
+    ],
+)
+def test_a_gangs_job_does_not_return_to_a_machine_with_a_fault(
+    place: Path, left: dict[str, object], machine: str, may_run: bool
+) -> None:
+    lines = attempt(*planned(place)).submit.read_text().splitlines()
+    (rule,) = [line for line in lines if line.startswith("Requirements = $(Requirements:true)")]
+    job = classad2.ClassAd({**left})
+    job["Requirements"] = classad2.ExprTree(rule.partition("true) && ")[2])
+    slot = classad2.ClassAd({"Machine": machine, "Requirements": True})
+    assert job.symmetricMatch(slot) is may_run
+
+
 def test_a_rank_gets_the_files_that_it_needs(place: Path) -> None:
     study, run = planned(place)
     sent = attempt(study, run).submit.read_text()

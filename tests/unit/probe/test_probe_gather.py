@@ -467,11 +467,12 @@ def test_a_device_without_a_driver_differs_from_no_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setitem(sys.modules, "pynvml", None)
     has_device = gather.has_device
     monkeypatch.setattr(gather, "has_device", lambda: has_device(tmp_path))
     assert verdict(gather.gather(5)).reason == "no GPU"
     device = tmp_path / "sys/bus/pci/devices/0000:00:1e.0"
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x10de\n")
-    assert verdict(gather.gather(5)).reason == "there is an NVIDIA GPU, but no driver for it"
+    assert verdict(gather.gather(5)).reason == (
+        "there is an NVIDIA GPU, but no nvidia-smi, which comes with NVIDIA's driver"
+    )

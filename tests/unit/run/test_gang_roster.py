@@ -15,6 +15,7 @@ from trialfleet.nodes.gang.member import Member, parse_member
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
+    OTHER_MACHINE_SECONDS,
     RUN,
     STARTING_SECONDS,
     Job,
@@ -394,6 +395,17 @@ def test_a_job_held_at_a_limit_removes_all_jobs_of_the_trial() -> None:
     by_person = replace(held, hold_code=1)
     assert jobs_to_remove(own, SIZE, [*trains[:2], by_person], NOW) == set()
     assert jobs_to_remove(own, SIZE, trains[:1], NOW) == {0}, "fewer than it needs are left"
+
+
+def test_a_gang_ends_if_too_few_jobs_have_a_machine_without_a_fault() -> None:
+    own = training(0, 1, 2)
+    waiting = [Job(proc=proc, status=JobStatus.IDLE, exit_code=87) for proc in (1, 2)]
+    left = [replace(job, running_for=OTHER_MACHINE_SECONDS + 1) for job in waiting]
+    assert jobs_to_remove(own, SIZE, [trains[0], *waiting], NOW) == set()
+    assert jobs_to_remove(own, SIZE, [*trains[:2], left[1]], NOW) == set()
+    assert jobs_to_remove(own, SIZE, [trains[0], *left], NOW) == {0, 1, 2}
+    elsewhere = replace(trains[1], exit_code=87)
+    assert jobs_to_remove(own, SIZE, [trains[0], elsewhere, left[1]], NOW) == set()
 
 
 # Random events: agents that act as agents do, and an environment that kills them.

@@ -12,6 +12,7 @@ import pytest
 from trialfleet.infra.fleet.spec.limits import NO_MONEY
 from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.rules.gang_decision import MACHINE_FAULT
 from trialfleet.workflows.status.attempts.outcome import last_line, read_outcome
 from trialfleet.workflows.views.why.failure_advice import kind_of_attempt
 
@@ -206,6 +207,16 @@ def test_a_job_that_was_removed_for_lack_of_money_is_distinguished(
     aborted = f"009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\t{reason} (by user me)\n"
     folder.log.write_text(f"{held}{aborted}...\n")
     assert read_outcome(folder, -1002, "auc", {}) == OutOfMoney(error=reason)
+
+
+def test_a_gang_whose_machines_have_faults_did_not_fail_by_itself(folder: TrialFolder) -> None:
+    reason = f"{MACHINE_FAULT}: it left slot1_1@a"
+    aborted = f"009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\t{reason} (by user me)\n"
+    folder.log.write_text(f"{aborted}...\n")
+    found = read_outcome(folder, -1002, "auc", {})
+    assert isinstance(found, Failed)
+    assert found.by_machine
+    assert reason in found.error
 
 
 STARTED_WITHOUT_PROGRESS = """\

@@ -20,7 +20,6 @@ from tests.unit.tabular.small_trials import (
     weights,
     write_order,
 )
-from trialfleet.nodes.tabular import ranks
 
 pytestmark = pytest.mark.slow
 
@@ -185,20 +184,3 @@ def test_a_rank_that_is_killed_is_named_and_not_the_one_that_misses_it(sandbox: 
     code, output = run(sandbox, "killed.py")
     assert code == 1
     assert "rank 1 of 2 failed with exit code -9" in output
-
-
-@pytest.mark.parametrize(
-    ("codes", "shown", "blamed"),
-    [
-        ({0: 1}, "1 1", "rank 1 of 2 failed with exit code 1"),  # which ends after the other
-        ({0: -6, 1: 1}, "1 1", "rank 1 of 2 failed with exit code 1"),  # an abort for lack of it
-        ({0: 1, 1: -9}, "0 1", "rank 1 of 2 failed with exit code -9"),  # which could not say so
-        ({1: -6}, None, "rank 1 of 2 failed with exit code -6"),
-    ],
-)
-def test_the_rank_that_failed_first_is_blamed(
-    tmp_path: Path, codes: dict[int, int], shown: str | None, blamed: str
-) -> None:
-    if shown is not None:
-        (tmp_path / ranks.FIRST).write_text(shown)
-    assert ranks.blame(codes, 2, tmp_path) == blamed

@@ -36,7 +36,12 @@ from trialfleet.workflows.facts.jobs.gang_roster import DONE, Job, Roster, Size
 from trialfleet.workflows.facts.models.export_folder import read_variables
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.rules.gang_decision import decide, jobs_to_remove, unneeded_packages
+from trialfleet.workflows.rules.gang_decision import (
+    MACHINE_FAULT,
+    decide,
+    jobs_to_remove,
+    unneeded_packages,
+)
 from trialfleet.workflows.study.frozen import load_frozen
 
 TICK = 0.25  # seconds between two checks of the queue
@@ -44,7 +49,8 @@ QUIET_TICK = 1.0  # if the queue has no gang
 POOL_SECONDS = 60.0  # between two checks of the pool's identity
 SILENT_SECONDS = 10.0  # an agent writes a message every 3 s
 _MOST_DISKS = 4  # limit for a gang's files on the access point, as a multiple of RequestDisk
-LOST = "its gang can't continue"  # the reason for a removal of jobs
+OVER = "the gang's training is over"  # the reason for a removal of jobs
+LOST = "its gang can't continue"
 NO_ORDER = "the gang restarts: order.json is damaged"
 _PROJECTION = [
     "ClusterId",
@@ -54,6 +60,8 @@ _PROJECTION = [
     "JobStartDate",
     "JobCurrentStartDate",
     "HoldReasonCode",
+    "ExitCode",
+    "LastRemoteHost",
     "EnteredCurrentStatus",
     "TrialfleetNode",
     "TrialfleetRegion",
@@ -138,8 +146,10 @@ class Keeper:
             with suppress(OSError):
                 (place.gang / name).unlink()
         if procs := jobs_to_remove(after, size, jobs, now):
-            is_over = after.state == DONE
-            _remove(cluster, procs, "the gang's training is over" if is_over else LOST)
+            faulty = {job.proc for job in jobs if job.lacks_machine}
+            slots = sorted(str(ad.get("LastRemoteHost")) for ad in ads if ad["ProcId"] in faulty)
+            why = f"{MACHINE_FAULT}: it left {', '.join(slots)}" if slots else LOST
+            _remove(cluster, procs, OVER if after.state == DONE else why)
 
     def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
         job, now = (ad["ClusterId"], ad["ProcId"]), time.monotonic()
@@ -157,6 +167,7 @@ class Keeper:
             quiet_for=quiet,
             running_for=max(0.0, time.time() - ad.get("EnteredCurrentStatus", 0)),
             hold_code=ad.get("HoldReasonCode"),
+            exit_code=ad.get("ExitCode"),
         )
 
 

@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 from trialfleet.classads import JobStatus
 from trialfleet.files import checker
 from trialfleet.nodes.gang.member import Member
+from trialfleet.nodes.job.agent import EXIT_MACHINE_FAULT
 
 FORM, RUN, DONE = "form", "run", "done"  # states
 STARTING_SECONDS = 20.0  # the wait for the first message of a job's agent
+# A job's wait for another machine after a machine's fault; a fleet starts a node in a few minutes.
+OTHER_MACHINE_SECONDS = 600.0
 
 
 class RankAgent(NamedTuple):
@@ -117,8 +120,9 @@ class Job:
         began: the job's attribute JobCurrentStartDate.
         silent: whether the agent has sent nothing new for too long.
         quiet_for: the seconds since the agent sent something new.
-        running_for: the seconds since the job got its slot.
+        running_for: the seconds since the job got its slot, or since it waits for one.
         hold_code: the job's attribute HoldReasonCode.
+        exit_code: the agent's exit code when it last ended, or None.
     """
 
     proc: int
@@ -129,6 +133,13 @@ class Job:
     quiet_for: float = 0.0
     running_for: float = 0.0
     hold_code: int | None = None
+    exit_code: int | None = None
+
+    @property
+    def lacks_machine(self) -> bool:
+        """True if its machine had a fault, and it has waited too long for another one."""
+        waits = self.status == JobStatus.IDLE and self.exit_code == EXIT_MACHINE_FAULT
+        return waits and self.running_for > OTHER_MACHINE_SECONDS
 
     @property
     def agent(self) -> Member | None:

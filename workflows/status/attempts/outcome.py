@@ -22,6 +22,7 @@ from trialfleet.workflows.facts.jobs.job_log import first_failure
 from trialfleet.workflows.facts.jobs.unpacking import unpack_result
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.rules import resource_limits
+from trialfleet.workflows.rules.gang_decision import MACHINE_FAULT
 from trialfleet.workflows.rules.jobs_without_progress import EVICTED, STUCK
 from trialfleet.workflows.status.attempts import blame_and_retries
 
@@ -318,7 +319,9 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfM
     if words := _got_nowhere(removal, 0 if hold else evictions):
         return Failed(error=one_line(words), final=False, got_nowhere=True)
     words = one_line(resource_limits.over_limit(code, hold, places) or removal)
-    by_machine = code is not None and blame_and_retries.in_hold(code, hold)
+    by_machine = MACHINE_FAULT in removal or (
+        code is not None and blame_and_retries.in_hold(code, hold)
+    )
     is_final = code in resource_limits.CODES
     return Failed(error=words or "the job was removed", final=is_final, by_machine=by_machine)
 
