@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ ATTRIBUTES = [
     *("TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetLaunchMicroseconds"),
     *("TrialfleetDriverOption", "TrialfleetNote"),
 ]
+# Families of EC2's types with NVIDIA GPUs: g5.xlarge, gr6.4xlarge, p4d.24xlarge; g4ad has AMD's.
+_EC2_GPU_TYPE = re.compile(r"(g|gr|p)[0-9](?!ad)")
 OFFERING_NOTHING = {"Owner", "Drained"}  # states of a slot that takes no jobs
 Ad = Mapping[str, Any]
 State = Literal["well", "probing", "sick", "draining"]
@@ -157,38 +160,36 @@ class Machine:
             if not slot.is_taken and slot.state not in OFFERING_NOTHING
         )
 
-    def is_sick(self, wants_gpus: bool | None = None) -> bool:
-        """Return whether jobs need GPUs, but the GPU probe found no healthy GPU here.
+    @property
+    def is_gpu_machine(self) -> bool:
+        """True if HTCondor found GPUs, or if the machine is of an EC2 type that has some."""
+        return self.total.gpus > 0 or ec2_type_has_gpus(self.instance_type)
 
-        `wants_gpus` says whether jobs need GPUs. None means that they need GPUs if the machine has
-        some.
-        """
-        return self._needs_gpus(wants_gpus) and self.healthy is False
+    def is_sick(self) -> bool:
+        """Return whether the GPU probe found no healthy GPU on a machine that should have one."""
+        return self.is_gpu_machine and self.healthy is False
 
-    def state(self, wants_gpus: bool | None = None) -> State:
-        """Return the machine's state. `is_sick` explains `wants_gpus`.
+    def state(self) -> State:
+        """Return the machine's state.
 
         A machine of a fleet is probing until its first probe has ended. Other machines are not,
         because they may have no probe.
         """
         if self.draining:
             return "draining"
-        if self.is_sick(wants_gpus):
+        if self.is_sick():
             return "sick"
         is_unprobed = self.healthy is None and self.instance != ""
-        return "probing" if is_unprobed and self._needs_gpus(wants_gpus) else "well"
+        return "probing" if is_unprobed and self.is_gpu_machine else "well"
 
-    def _needs_gpus(self, wants_gpus: bool | None) -> bool:
-        return self.total.gpus > 0 if wants_gpus is None else wants_gpus
-
-    def explanation(self, wants_gpus: bool | None = None) -> str:
+    def explanation(self) -> str:
         """Return why the machine is in its state, or why GPUs get no trials, or an empty text."""
-        state = self.state(wants_gpus)
+        state = self.state()
         if state == "draining":
             return self.drain_explanation
         if state in {"sick", "probing"}:
             return self.probe_text
-        return self.note or ("" if wants_gpus is False else self.reason)
+        return self.note or (self.reason if self.is_gpu_machine else "")
 
     @property
     def drain_explanation(self) -> str:
@@ -201,6 +202,11 @@ class Machine:
         if self.healthy is None:
             return "its GPU has not been probed yet"
         return f"its GPU failed the probe: {self.reason or 'no reason given'}"
+
+
+def ec2_type_has_gpus(name: str) -> bool:
+    """Return whether an EC2 instance type's name says that it has NVIDIA GPUs."""
+    return _EC2_GPU_TYPE.match(name) is not None
 
 
 # --- Reading ads ----------------------------------------------------------------------------------

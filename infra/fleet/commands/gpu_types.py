@@ -65,7 +65,7 @@ def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) 
     comes from the price table.
     """
     try:
-        by_region = {at: _types(aws, at, fleet) for at in aws_regions}
+        by_region = _types(aws, aws_regions, fleet)
     except FleetError as error:
         if not isinstance(error.__cause__, NoCredentialsError):
             raise
@@ -93,12 +93,14 @@ def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) 
     return GpuTypes(types=_sort_by_price(found))
 
 
-def _types(aws: Aws, aws_region: str, fleet: Fleet | None) -> list[InstanceType]:
+def _types(
+    aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None
+) -> dict[str, list[InstanceType]]:
     if fleet is not None:
-        found = instance_types.resolve(aws, fleet, aws_region)
+        found = instance_types.resolve_everywhere(aws, fleet)
     else:
-        found = instance_types.list_sold(aws, aws_region)
-    return [kind for kind in found if kind.gpus]
+        found = {at: instance_types.list_sold(aws, at) for at in aws_regions}
+    return {at: [kind for kind in kinds if kind.gpus] for at, kinds in found.items()}
 
 
 def _read_price_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:

@@ -49,8 +49,8 @@ class FleetPlan:
         on_demand: USD per hour on-demand, by AWS region and type, without unknown prices.
         offers: which AWS regions offer which type. Empty for a single AWS region.
         problems: reasons why `fleet up` would fail.
-        warnings: settings of the fleet's file that can't be met in full, and nodes in AWS regions
-            that the file no longer names.
+        warnings: settings of the fleet's file that can't be met in full, AWS regions without
+            candidates because of an error, and nodes in AWS regions that the file no longer names.
     """
 
     fleet: str
@@ -88,7 +88,9 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
     """
     account = aws.account(fleet.home)
     history = cost_record.known_history(aws, fleet)
-    candidates = choice.rank_candidates(choice.candidates(aws, fleet), fleet, history)
+    troubles: list[str] = []
+    found = choice.candidates(aws, fleet, troubles.append)
+    candidates = choice.rank_candidates(found, fleet, history)
     living, notices = inventory.living_in_all_regions(aws, fleet)
     dearest = fleet.nodes.max * max(candidate.price for candidate in candidates)
     return FleetPlan(
@@ -115,7 +117,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         on_demand=_on_demand_prices(candidates),
         offers=instance_types.offers(aws, fleet) if len(fleet.aws_regions) > 1 else [],
         problems=_problems(aws, fleet, candidates),
-        warnings=[*notices, *_warnings(fleet, candidates)],
+        warnings=[*troubles, *notices, *_warnings(fleet, candidates)],
         spot_ceiling=fleet.spot.ceiling,
         idle_minutes=fleet.idle_minutes,
         manager=fleet.manager,
@@ -127,8 +129,8 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
     """Write AWS's on-demand prices of the fleet's types to the user's cache. Return its file."""
     types = {
         kind.name
-        for aws_region in fleet.aws_regions
-        for kind in instance_types.resolve(aws, fleet, aws_region)
+        for kinds in instance_types.resolve_everywhere(aws, fleet).values()
+        for kind in kinds
     }
     return prices.refresh(aws, fleet.aws_regions, types)
 

@@ -33,7 +33,8 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)
     history = cost_record.known_history(aws, fleet)
-    candidates = choice.rank_candidates(choice.candidates(aws, fleet), fleet, history)
+    found = choice.candidates(aws, fleet, progress)
+    candidates = choice.rank_candidates(found, fleet, history)
     return fleet_up.up(aws, fleet, given, candidates, count, run, progress)
 
 

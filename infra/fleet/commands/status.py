@@ -50,7 +50,6 @@ class NodeStatus:
     instance: Instance
     machine: Machine | None
     at: datetime
-    wants_gpus: bool
     boot_message: str
     cost: float
     ended_by: str = ""
@@ -63,7 +62,7 @@ class NodeStatus:
             return "ended" if self.instance.state == "terminated" else "ending"
         if self.instance.state != "running" or self.machine is None:
             return "asked" if self.instance.state == "pending" else "booted"
-        state = self.machine.state(self.wants_gpus)
+        state = self.machine.state()
         return "joined" if state == "well" else state
 
     @property
@@ -71,7 +70,7 @@ class NodeStatus:
         """The reason why the node, or some of its GPUs, takes no trials; empty if they do."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
         if self.machine is not None and stage in {"draining", "sick", "probing", "joined"}:
-            why = self.machine.explanation(self.wants_gpus)
+            why = self.machine.explanation()
             return f"draining: {why or 'no reason given'}" if stage == "draining" else why
         if stage == "asked":
             return "AWS is starting it"
@@ -206,7 +205,6 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
             instance=i,
             machine=here.get(i.id),
             at=now,
-            wants_gpus=fleet.brings_gpus,
             boot_message=messages.get(i.id, ""),
             cost=record.lifetimes[i.id].cost(now),
             ended_by=record.lifetimes[i.id].why,

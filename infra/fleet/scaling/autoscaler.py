@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from typing import NamedTuple
 
 from trialfleet.errors import FleetError, InputError, PoolError, TrialfleetError
 from trialfleet.infra.fleet.aws import retries
@@ -51,7 +52,8 @@ from trialfleet.infra.pool.machines import Machine, Resources
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 LEAVING = (1.0,) * 20  # seconds between checks whether a finished run still has jobs on nodes
-CHOICE = timedelta(minutes=10)  # period after which candidates and prices are refreshed
+# When candidates and prices are refreshed: soon if an AWS region has none because of an error.
+SOON, LATER = timedelta(minutes=1), timedelta(minutes=10)
 
 
 def ignore_output_errors(progress: Progress) -> Progress:
@@ -104,14 +106,14 @@ class Connections:
     """The functions that an autoscaler calls to reach AWS, the HTCondor pool and the clocks.
 
     Attributes:
-        choose: lists the candidates for new nodes, the best first.
+        choose: lists the candidates for new nodes, the best first, and tells errors of regions.
         read_run: reads a fleet's nodes in the pool, and what one run's trials request.
         read_all: reads a fleet's nodes in the pool, and what all runs' trials request.
         ticks: seconds of a monotonic clock.
     """
 
     inputs: Callable[[Aws, Fleet], up.NodeInputs] = up.gather_inputs
-    choose: Callable[[Aws, Fleet], Sequence[Candidate]] = candidates
+    choose: Callable[[Aws, Fleet, Progress], Sequence[Candidate]] = candidates
     read_run: Callable[[str, str], PoolView] = lambda fleet, run: pool_demand.read_pool(
         fleet, run, named=False
     )
@@ -120,6 +122,14 @@ class Connections:
     drain: Callable[[Machine, Removal], str] = draining.drain
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ticks: Callable[[], float] = time.monotonic
+
+
+class Choice(NamedTuple):
+    """The candidates for new nodes, the errors of AWS regions without any, and until when."""
+
+    candidates: list[Candidate]
+    troubles: list[str]
+    expires: datetime
 
 
 class Autoscaler:
@@ -148,7 +158,7 @@ class Autoscaler:
         self._watch = KnownNodes(self._began)
         self._regions = Regions(aws, fleet)
         self._cost_ledger = CostLedger(aws, fleet, run, self._began, planned)
-        self._chosen: tuple[datetime, list[Candidate]] | None = None
+        self._chosen: Choice | None = None
         self._prepared: Prepared | None = None
         self._room = Resources(gpus=fleet.needs.gpus * fleet.shares)
         self._capacity = Backoff(timedelta(seconds=30), timedelta(minutes=15))
@@ -166,14 +176,13 @@ class Autoscaler:
         listed, unheard = heard.instances, list(heard.silent.values())
         living = self._watch.living_instances(listed, now, heard.silent)
         troubles = [*heard.troubles, *map(str, unheard)]
-        if heard.nothing:
-            raise unheard[0]
         if self._clock.is_set:
             return self._only_waited(living, troubles, now)
         troubles.append(self._cost_ledger.note(listed, now, heard.unknown))
         view = self._read_pool()
         self._cost_ledger.add_pool(view.nodes, now)
-        candidates, unavailable = self._candidates(now)
+        candidates, unavailable, missing = self._candidates(now)
+        troubles += missing
         shares = self._fleet.shares
         rooms = {one.type.name: node_room(one.type, shares) for one in candidates}
         candidates = suitable(self._fleet, candidates, view.demand.idle)
@@ -183,9 +192,9 @@ class Autoscaler:
             self._prepared = None  # `fleet down` deletes the resources for launches
         unknown = self._cost_ledger.unknown_reason(is_silent=bool(unheard))
         paused = "; ".join(filter(None, (is_down, unavailable, unknown)))
-        limits = self._limits(candidates, nodes, paused, least, now)
+        limits = self._for_new_nodes(self._limits(paused, least, now), candidates, nodes)
         candidates, needed = affordable(candidates, rooms, view.demand.idle, nodes, limits, now)
-        limits = self._limits(candidates, nodes, paused, least, now)
+        limits = self._for_new_nodes(limits, candidates, nodes)
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
         demand, lines = self._unmatched.remove_unmatched(view.demand, unmatched, now)
         count = len(nodes) or len(unheard)  # a silent region may have nodes
@@ -228,7 +237,7 @@ class Autoscaler:
         view = self._connections.read_all(self._fleet.full_name)
         nodes = self._watch.nodes(living, view.nodes, {}, self._room, now)
         reason = f"the run {self._run} is over"
-        limits = self._limits([], nodes, "", 0, now)
+        limits = self._limits("", 0, now)
         decision = left_alone(view.demand, nodes, limits, reason, now)
         drained, refused = self._drain(decision.drain, nodes)
         # A node was idle when it accepted the order to drain, and takes no jobs since.
@@ -301,37 +310,41 @@ class Autoscaler:
             self._watch.note_no_answer()
             raise
 
-    def _candidates(self, now: datetime) -> tuple[list[Candidate], str]:
-        if self._chosen is None or now - self._chosen[0] >= CHOICE:
+    def _candidates(self, now: datetime) -> tuple[list[Candidate], str, list[str]]:
+        """Return the candidates, why there are none, and the errors of AWS regions without any."""
+        if self._chosen is None or now >= self._chosen.expires:
+            troubles: list[str] = []
             try:
-                self._chosen = now, list(self._connections.choose(self._aws, self._fleet))
-                self._prepared = None
+                found = list(self._connections.choose(self._aws, self._fleet, troubles.append))
             except (FleetError, InputError) as error:
-                return [], " ".join(str(error).split())
+                return [], " ".join(str(error).split()), []
+            self._chosen = Choice(found, troubles, now + (SOON if troubles else LATER))
+            self._prepared = None
         history = self._cost_ledger.record.history(now)
-        return rank_candidates(self._chosen[1], self._fleet, history), ""
+        ranked = rank_candidates(self._chosen.candidates, self._fleet, history)
+        return ranked, "", self._chosen.troubles
 
-    def _limits(
-        self,
-        candidates: Sequence[Candidate],
-        nodes: Sequence[Node],
-        paused: str,
-        least: int,
-        now: datetime,
+    def _for_new_nodes(
+        self, limits: Limits, candidates: Sequence[Candidate], nodes: Sequence[Node]
     ) -> Limits:
+        """Return `limits` with the price and the resources of a node of the first candidate."""
+        if not candidates:
+            return limits
+        kind = candidates[0].type
+        # A new node is assumed to have at most the resources of each present node of its type.
+        present = (n.machine.total for n in nodes if n.machine and n.instance.type == kind.name)
+        self._room = reduce(Resources.minimum, present, node_room(kind, self._fleet.shares))
+        return replace(limits, room=self._room, price=candidates[0].price)
+
+    def _limits(self, paused: str, least: int, now: datetime) -> Limits:
         fleet = self._fleet
-        if candidates:
-            kind = candidates[0].type
-            # A new node is assumed to have at most the resources of each present node of its type.
-            present = (n.machine.total for n in nodes if n.machine and n.instance.type == kind.name)
-            self._room = reduce(Resources.minimum, present, node_room(kind, fleet.shares))
         return Limits(
             min_nodes=min(fleet.nodes.max, max(fleet.nodes.min, least)),
             max_nodes=fleet.nodes.max,
             idle_minutes=fleet.idle_minutes,
             boot_minutes=up.BOOT_MINUTES,
             room=self._room,
-            price=candidates[0].price if candidates else 0.0,
+            price=0.0,
             hour_cap=fleet.price_cap.hour,
             run_cap=fleet.price_cap.run,
             reserve=fleet.price_cap.reserve,
@@ -398,7 +411,7 @@ class Autoscaler:
         aws, fleet = self._aws, self._fleet
         assert self._chosen is not None, "a launch has candidates"
         given = self._connections.inputs(aws, fleet)
-        return up.prepare(aws, fleet, given, self._chosen[1], self._run, everywhere=False)
+        return up.prepare(aws, fleet, given, self._chosen.candidates, self._run, everywhere=False)
 
     def _launch(
         self,

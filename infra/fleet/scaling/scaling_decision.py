@@ -182,7 +182,7 @@ def _phase_in_pool(node: Machine, limits: Limits, now: datetime) -> Phase:
     if node.draining:
         long_ago = _minutes(node.idle_since, now) >= limits.idle_minutes
         return "drained" if long_ago or node.drain_reason.startswith(OURS) else "withdrawn"
-    state = node.state(bool(limits.room.gpus))
+    state = node.state()
     if state == "probing":
         return "coming" if _minutes(node.idle_since, now) < PROBE_MINUTES else "sick"
     return "sick" if state == "sick" else "idle"
@@ -210,13 +210,12 @@ class _Fleet:
         Nodes that the pool no longer sees are left out: their free resources are unknown.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
-        wants_gpus = bool(self.limits.room.gpus)
         usable = self.in_phases(order)
         usable.sort(key=lambda n: (order.index(self.phase(n)), self.price(n), n.id))
         return {
             node.id: node.machine.free if node.machine else node.room
             for node in usable
-            if node.machine is None or not node.machine.is_sick(wants_gpus)
+            if node.machine is None or not node.machine.is_sick()
         }
 
     def release_order(self) -> list[Node]:

@@ -89,8 +89,8 @@ def suitable_types(
     """Return which of a fleet's types can hold a job, or None if AWS has none of the types."""
     rooms, disks = {}, {}
     find_image = cache(partial(images.find, aws, fleet))  # the same for many types
-    for aws_region in fleet.aws_regions:
-        for kind in instance_types.resolve(aws, fleet, aws_region):
+    for aws_region, kinds in instance_types.resolve_everywhere(aws, fleet).items():
+        for kind in kinds:
             rooms[kind.name] = node_room(kind, fleet.shares)
             find = partial(find_image, aws_region, kind.architecture)
             disks[kind.name] = _disk(fleet, kind, disk_bytes, find)

@@ -137,12 +137,13 @@ def test_types_offered_in_the_same_regions_share_one_line(cloud: Account) -> Non
 
 
 def test_a_type_is_offered_only_in_regions_that_know_it(cloud: Account) -> None:
-    real = instance_types._find_named
+    real = instance_types._read_infos
 
-    def called(aws: Any, aws_region: str, listed: list[str]) -> Any:
-        return [k for k in real(aws, aws_region, listed) if (k.name, aws_region) != GONE]
+    def called(aws: Any, aws_region: str, filters: Any) -> Any:
+        found = real(aws, aws_region, filters)
+        return [k for k in found if (k["InstanceType"], aws_region) != GONE]
 
-    with mock.patch.object(instance_types, "_find_named", called):
+    with mock.patch.object(instance_types, "_read_infos", called):
         plan = planned(cloud, instance_types=["g4dn.xlarge", "g5.xlarge"], **BOTH)
     assert {one.type: one.aws_regions for one in plan.offers}["g4dn.xlarge"] == [AWAY]
 
