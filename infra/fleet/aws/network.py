@@ -1,11 +1,10 @@
 """The EC2 nodes' network: a subnet for each zone, and a security group for the pool's ports.
 
-The group's members are the nodes, and the manager if it is in the same VPC. Members may connect to
-each other's HTCondor port. If the fleet has a key pair, they may also connect by SSH. If the fleet
-serves gangs (trainings over several nodes), all TCP ports are open to members, because the
-operating system chooses a gang's ports. With Elastic Fabric Adapters, all protocols are allowed.
-A manager in another VPC reaches the nodes over connections that the nodes open to it (HTCondor's
-CCB).
+The group's members are the nodes, and the manager if it is in the same VPC. They may connect to
+each other's HTCondor port, and by SSH if the fleet has a key pair. If the fleet serves gangs
+(trainings over several nodes), all TCP ports are open to members, because the operating system
+chooses a gang's ports; with Elastic Fabric Adapters, all protocols. A manager in another VPC
+reaches the nodes over connections that the nodes open to it (HTCondor's CCB).
 """
 
 from __future__ import annotations
@@ -51,11 +50,7 @@ ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 
 @dataclass(frozen=True, kw_only=True)
 class RegionNetwork:
-    """The VPC of the nodes in one AWS region, and a subnet for each zone.
-
-    If a zone has several subnets, the one with the most free addresses is taken. Zones without a
-    subnet are missing.
-    """
+    """The VPC of the nodes in one AWS region, and the roomiest subnet of each zone that has one."""
 
     vpc: str
     subnets: dict[str, str]
@@ -195,10 +190,7 @@ def _wanted_rules(fleet: Fleet) -> set[Rule]:
 def _open(
     ec2: EC2Client, group: str, rules: Sequence[SecurityGroupRuleTypeDef], wanted: set[Rule]
 ) -> None:
-    """Set the group's rules to `wanted`, but keep rules for outgoing traffic to non-members.
-
-    `rules` are the rules that the group has now.
-    """
+    """Set the group's `rules` to `wanted`, but keep those for outgoing traffic to non-members."""
     there = {_parse_rule(rule) for rule in rules if _is_within_group(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
     for rule in sorted(wanted - there):

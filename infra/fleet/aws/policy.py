@@ -1,9 +1,8 @@
 """IAM policies with the least permissions for the user of a fleet, and for the fleet's nodes.
 
-IAM can't restrict EC2's resources by name. So the policies require that new EC2 resources get the
-fleet's tag, and only allow changes to resources with this tag. Network interfaces are an exception,
-because the manager's interface has no tag. `caller_policy` allows changes to all of them in the
-fleet's AWS regions. Resources of IAM, SSM and S3 are restricted by name.
+IAM can't restrict EC2's resources by name. So new EC2 resources must get the fleet's tag, and only
+resources with this tag may be changed, except network interfaces in the fleet's AWS regions,
+because the manager's interface has no tag. Resources of IAM, SSM and S3 are restricted by name.
 """
 
 from __future__ import annotations
@@ -107,13 +106,11 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
 def daily_policy(fleet: Fleet, account: str) -> Document:
     """Return the policy for the users of a fleet that an administrator has created.
 
-    The administrator has run `fleet up` on the manager. So the policy lacks three permissions of
-    `caller_policy`:
+    The administrator has run `fleet up` on the manager. So these permissions of `caller_policy` are
+    left out:
 
-    - Writing the nodes' role. A user could give the role any permission, and use this permission on
-      a node.
-    - Changing network interfaces. This would allow changes to all interfaces in the fleet's AWS
-      regions.
+    - Writing the nodes' role. A user could give the role any permission, and use it on a node.
+    - Changing network interfaces, which can't be limited to the manager's.
     - Deleting the bucket, which has the record of costs.
     """
     document = caller_policy(fleet, account)
@@ -148,8 +145,8 @@ def node_trust(fleet: Fleet) -> Document:
 def node_policy(fleet: Fleet, account: str) -> Document:
     """Return the policy for the fleet's nodes.
 
-    Nodes may read their program and the pool's token, and write logs. If the fleet has `ssm: true`,
-    they may also make the calls of SSM's agent.
+    They may read their program and the pool's token, write logs and, with `ssm: true`, serve
+    shells.
     """
     within = _Arns(fleet, account)
     return {
@@ -222,8 +219,7 @@ def _allow(
 def _read_statements(_: Fleet, __: _Arns) -> list[Document]:
     """Return statements for reading actions. AWS can't restrict these to certain resources."""
     others = [
-        *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
-        "ssm:DescribeParameters",
+        *("pricing:GetProducts", "servicequotas:GetServiceQuota", "ssm:DescribeParameters"),
     ]
     return [_allow("Look", [*_prefix_actions("ec2:Describe", DESCRIBED), *others])]
 

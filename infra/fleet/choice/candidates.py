@@ -31,9 +31,8 @@ def candidates(
 ) -> list[Candidate]:
     """List the candidates for a new node, sorted without knowledge of past interruptions.
 
-    An AWS region whose types or prices can't be listed has no candidates, and `tell` gets the
-    error. FleetError if there is no candidate at all. The message says why instance types can't be
-    used, and in which zones or AWS regions.
+    An AWS region whose types or prices can't be listed has none, and `tell` gets the error.
+    FleetError with the reason against each type if there is no candidate at all.
     """
     found: list[Candidate] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason
@@ -58,10 +57,7 @@ def rank_candidates(
 
 
 def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates that are requested before the others.
-
-    Their cost of finished work is at most `GOOD` times the lowest cost among `pools`.
-    """
+    """Return the candidates that are requested first, by their cost of finished work (`GOOD`)."""
     best = min((one.cost for one in pools), default=0.0)
     return [one for one in pools if one.cost <= GOOD * best]
 
@@ -89,10 +85,7 @@ def _all_offers(aws: Aws, fleet: Fleet, tell: Callable[[str], object]) -> list[C
 def _offers(
     aws: Aws, fleet: Fleet, aws_region: str, kinds: Iterable[InstanceType]
 ) -> Iterator[Candidate]:
-    """Yield a candidate for each type, zone and lifecycle in an AWS region.
-
-    An unknown price is NaN.
-    """
+    """Yield a candidate for each type, zone and lifecycle in an AWS region. NaN: no price."""
     types = {kind.name: kind for kind in kinds}
     places = instance_types.zones(aws, aws_region, types, fleet.zones)
     for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types).items():

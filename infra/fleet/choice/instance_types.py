@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.errors import FleetError, InputError
+from trialfleet.errors import InputError
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI, Fleet, Needs
 from trialfleet.infra.fleet.spec.machines import InstanceType
@@ -31,23 +29,10 @@ _SOLD: Any = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """An instance type, and the fleet's AWS regions that offer it in the fleet's zones.
-
-    `others` are the fleet's AWS regions that don't offer it.
-    """
-
-    type: str
-    aws_regions: list[str]
-    others: list[str]
-
-
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     """List the fleet's instance types that AWS offers in a region, sorted by name.
 
-    InputError if the fleet lists a type whose GPU is too old for AWS's image, or if it lists no
-    type, and its `needs.gpus` is 0.
+    InputError if AWS's image lacks a listed type's driver, or if nothing limits the types.
     """
     # The driver of AWS's image does not support older GPUs; the user's own image may.
     too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
@@ -68,7 +53,7 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
 def resolve_everywhere(aws: Aws, fleet: Fleet) -> dict[str, list[InstanceType]]:
     """List the fleet's instance types that AWS offers, by AWS region.
 
-    InputError as `resolve` says, and if the fleet lists a type that none of its AWS regions has.
+    InputError as `resolve` says, and if none of the AWS regions has a type that the fleet lists.
     """
     found = {aws_region: resolve(aws, fleet, aws_region) for aws_region in fleet.aws_regions}
     refuse_unknown(aws, fleet, [kind for types in found.values() for kind in types])
@@ -88,10 +73,7 @@ def refuse_unknown(aws: Aws, fleet: Fleet, offered: Iterable[InstanceType]) -> N
 def zones(
     aws: Aws, aws_region: str, types: Iterable[str], allowed: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Return the zones in which AWS offers each type, by the type's name.
-
-    If `allowed` is not empty, other zones are left out.
-    """
+    """Return the zones in which AWS offers each type, by its name; only `allowed` ones, if any."""
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
     for found in _read_offerings(aws, aws_region, "availability-zone", wanted) if offered else ():
@@ -100,27 +82,6 @@ def zones(
         name: sorted(place for place in places if not allowed or place in allowed)
         for name, places in offered.items()
     }
-
-
-def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
-    """List the fleet's instance types, each with the AWS regions that offer it.
-
-    AWS regions that do not answer are left out.
-    """
-    by_region: dict[str, set[str]] = {}
-    for at in fleet.aws_regions:
-        with suppress(FleetError):
-            known = [kind.name for kind in resolve(aws, fleet, at)]
-            places = zones(aws, at, known, fleet.zones)
-            by_region[at] = {name for name, its in places.items() if its}
-    return [
-        Offer(
-            type=name,
-            aws_regions=[at for at, types in by_region.items() if name in types],
-            others=[at for at, types in by_region.items() if name not in types],
-        )
-        for name in sorted({*fleet.instance_types}.union(*by_region.values()))
-    ]
 
 
 def list_sold(aws: Aws, aws_region: str) -> list[InstanceType]:

@@ -21,9 +21,9 @@ BUILD_MINUTES = 120  # after this time a machine ends itself, unless an image wa
 
 
 def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
-    """Return a shell script that prepares the machine from which an image is made.
+    """Return a script for root that prepares the machine from which an image is made.
 
-    The script must run as root. It installs NVIDIA's driver, and the manager's HTCondor version.
+    It installs NVIDIA's driver, and the manager's HTCondor version.
     """
     name = names.resource_name(fleet.full_name)
     return (

@@ -27,8 +27,7 @@ class GangPrice:
     """The number and price of the nodes that a gang needs.
 
     A gang begins with `min` jobs on `min_nodes` nodes, and may grow to `max` jobs on `max_nodes`
-    nodes. `max_nodes` is at most the fleet's `nodes.max`, even if `max` jobs need more. `type` is
-    the requested instance type with its lifecycle, such as `g5.xlarge spot`. Prices are in USD.
+    nodes, at most the fleet's `nodes.max`. `type` is like `g5.xlarge spot`. Prices are in USD.
     """
 
     min: int
@@ -47,10 +46,9 @@ class GangPrice:
 
 
 def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
-    """Return the number and price of the nodes that a gang needs.
+    """Return the number and price of the nodes for a gang, all of the first suitable candidate.
 
-    All nodes are of the first candidate on which the gang can begin. InputError if the fleet's
-    limits allow too few nodes for the gang to begin.
+    InputError if the fleet's limits allow too few nodes for the gang to begin.
     """
     chosen = next((one for one in candidates if can_begin(fleet, one, gang.need, gang.min)), None)
     if chosen is None:

@@ -11,8 +11,7 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.infra.fleet.aws import images, own_instance, policy
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
-from trialfleet.infra.fleet.choice import instance_types, placement_scores, prices
-from trialfleet.infra.fleet.choice.instance_types import Offer
+from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.choice.interruption_history import PoolHistory
 from trialfleet.infra.fleet.commands import manager_checks
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_price
@@ -41,13 +40,10 @@ class FleetPlan:
         first: number of candidates (spot plus on-demand) that are requested before the others.
         seen: past node hours and interruptions of each candidate, in the order of `candidates`.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
-        placement_scores: AWS's score (1 to 10) for a request of `spot_nodes` nodes, by AWS region.
-            Empty if unknown.
         makes: resources that `fleet up` makes, besides the nodes.
         most_per_hour: USD per hour of `max_nodes` nodes at the highest price, but at most
             `hour_cap`.
         on_demand: USD per hour on-demand, by AWS region and type, without unknown prices.
-        offers: which AWS regions offer which type. Empty for a single AWS region.
         problems: reasons why `fleet up` would fail.
         warnings: settings of the fleet's file that can't be met in full, AWS regions without
             candidates because of an error, and nodes in AWS regions that the file no longer names.
@@ -60,7 +56,6 @@ class FleetPlan:
     spot_share: float
     spot_base: int
     spot_nodes: int
-    placement_scores: Mapping[str, int]
     hour_cap: float | None
     run_cap: float | None
     candidates: Sequence[Candidate]
@@ -71,7 +66,6 @@ class FleetPlan:
     most_per_hour: float
     gangs: Sequence[GangPrice]
     on_demand: Mapping[str, Mapping[str, float]]
-    offers: Sequence[Offer]
     problems: Sequence[str]
     warnings: Sequence[str]
     spot_ceiling: float | None
@@ -100,8 +94,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         max_nodes=fleet.nodes.max,
         spot_share=fleet.spot.share,
         spot_base=fleet.spot.base,
-        spot_nodes=(spot_nodes := fleet.spot.nodes(fleet.nodes.max)),
-        placement_scores=placement_scores.scores(aws, fleet, candidates, spot_nodes),
+        spot_nodes=fleet.spot.nodes(fleet.nodes.max),
         hour_cap=fleet.price_cap.hour,
         run_cap=fleet.price_cap.run,
         candidates=candidates,
@@ -115,7 +108,6 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         most_per_hour=min(dearest, fleet.price_cap.hour or dearest),
         gangs=[gang_price(fleet, gang, candidates) for gang in gangs],
         on_demand=_on_demand_prices(candidates),
-        offers=instance_types.offers(aws, fleet) if len(fleet.aws_regions) > 1 else [],
         problems=_problems(aws, fleet, candidates),
         warnings=[*troubles, *notices, *_warnings(fleet, candidates)],
         spot_ceiling=fleet.spot.ceiling,

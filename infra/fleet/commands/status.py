@@ -11,7 +11,6 @@ from typing import Any, Literal
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.commands.boot_log import last_messages
-from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.htcondor import demand as pool_demand
 from trialfleet.infra.fleet.htcondor.demand import Demand, PoolView
 from trialfleet.infra.fleet.instances import inventory
@@ -114,7 +113,7 @@ class NodeStatus:
         """Return the status as JSON data."""
         instance, machine = self.instance, self.machine
         idle_since = machine.idle_since if machine else None
-        found = {
+        return {
             "instance": instance.id,
             **{name: getattr(instance, name) for name in _OF_INSTANCE},
             "stage": self.stage,
@@ -130,7 +129,6 @@ class NodeStatus:
             "idle_minutes": _minutes(idle_since, self.at) if idle_since else None,
             "machine": machine.name if machine else "",
         }
-        return dict(to_plain(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,14 +138,10 @@ class FleetStatus:
     Attributes:
         nodes: oldest first, including those that ended in about the last hour.
         demand: what the trials in the queue request, or None if the pool does not answer.
-        price_per_hour: USD per hour of all living nodes.
-        spent: USD of all nodes since `since`, including ended ones.
-        since: when the run began. If None, `spent` has all costs in the fleet's record.
+        spent: USD of all nodes since `since` (the run's start) or, if that is None, in the record.
         unpriced: number of these nodes with an unknown price, which count as 0 in `spent`.
-        silent: the errors of AWS regions that did not list their nodes, by region. Nodes there are
-            missing in `nodes`.
-        notices: what else could not be read, such as an unreachable pool, and why the autoscaler
-            launches no nodes.
+        silent: the errors of AWS regions that did not list their nodes. `nodes` lacks these.
+        notices: what else could not be read, and why the autoscaler launches no nodes.
     """
 
     fleet: str
@@ -179,14 +173,13 @@ class FleetStatus:
     def to_json(self) -> dict[str, Any]:
         """Return the status as JSON data."""
         nodes = [node.to_json() for node in self.nodes]
-        return {"schema": 1, **to_plain(vars(self) | {"nodes": nodes})}
+        return {"schema": 1, **vars(self), "nodes": nodes}
 
 
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
-    """Return the present state of a fleet.
+    """Return the present state of a fleet. FleetError if no AWS region lists its nodes.
 
-    If `run` is given, only this run's trials and the costs since its start count. Otherwise the
-    trials of all runs and all recorded costs count. FleetError if no AWS region lists its nodes.
+    With `run`, only this run's trials and the costs since its start count.
     """
     now = now or datetime.now(UTC)
     fleet, unknown = inventory.with_earlier_regions(aws, fleet)  # nodes there still cost money

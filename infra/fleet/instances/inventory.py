@@ -35,8 +35,8 @@ PAGE = 1_000  # instances in an answer of AWS, its maximum
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     """List the fleet's living instances in all its AWS regions, oldest first.
 
-    With `gone`, instances that are shutting down or terminated are included. AWS lists terminated
-    instances for about an hour.
+    With `gone`, those that are shutting down or ended are included, which AWS lists for about an
+    hour.
     """
     found = list_instances(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
     return [instance for instance in found if gone or instance.is_alive]
@@ -72,8 +72,7 @@ def list_regions(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -
 def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
     """Return `fleet` with all AWS regions that it has ever used, and an error or an empty text.
 
-    The first region of the returned fleet has the bucket and the pool's token. After an error,
-    `fleet` is returned unchanged.
+    The first region has the bucket and the pool's token. After an error, `fleet` is unchanged.
     """
     try:
         noted = bucket.noted_regions(aws, fleet)
@@ -85,11 +84,10 @@ def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
 
 
 def living_in_all_regions(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
-    """Return the living instances in all AWS regions that the fleet has used. Also return notices.
+    """Return the living instances in all AWS regions that the fleet has used, and notices.
 
-    The oldest instance comes first. The notices tell of nodes in AWS regions that the fleet's file
-    no longer names, and of errors in listing these regions. FleetError if a region that the file
-    names does not list its instances.
+    The notices tell of nodes in AWS regions that the fleet's file no longer names, and of errors
+    there. FleetError if a region that the file names does not list its instances.
     """
     everywhere, unknown = with_earlier_regions(aws, fleet)
     listing = list_by_region(aws, everywhere)
@@ -151,10 +149,7 @@ def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
 
 
 def list_resources(aws: Aws, fleet: Fleet, aws_regions: Sequence[str]) -> list[str]:
-    """Return a line for each AWS resource that the fleet still has, first its instances.
-
-    Resources of EC2 are listed only if they are in `aws_regions`.
-    """
+    """Return a line for each AWS resource that the fleet still has; of EC2, in `aws_regions`."""
     found = [
         f"instance {instance.id} in {instance.aws_region}"
         for instance in list_instances(aws, aws_regions, [tags.fleet_filter(fleet)])

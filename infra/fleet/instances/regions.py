@@ -54,9 +54,8 @@ class RegionListings(Listing):
 class Regions:
     """A fleet's instances by AWS region, as each region listed them last.
 
-    The fleet may still have nodes in earlier regions, which its file no longer names. These nodes
-    count as the fleet's until their leases end. An earlier region that does not answer prevents no
-    launches, because the user may have disabled this region.
+    Nodes in earlier regions, which its file no longer names, count as the fleet's until their
+    leases end. Such a region may be disabled, so its silence prevents no launches.
     """
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
@@ -70,13 +69,11 @@ class Regions:
     def list_instances(
         self, launched: Sequence[Instance], renew: Renew | None, now: datetime
     ) -> RegionListings:
-        """List the instances of each AWS region, and renew their leases with the function `renew`.
+        """List the instances of each AWS region, and renew their leases with `renew`, if given.
 
-        If a region has not answered after PATIENCE seconds, the result has the instances of its
-        last answer. `renew` gets the instances that a region lists or, if the region refuses to
-        list them, those that it listed last. It also gets the `launched` instances, because AWS may
-        not list them yet. Leases in earlier regions are not renewed. If `renew` is None, no lease
-        is renewed.
+        `renew` gets the instances that a region lists or, if it refuses, those that it listed last,
+        and the `launched` ones, which AWS may not list yet. After PATIENCE seconds without an
+        answer, the last one counts. Leases in earlier regions are not renewed.
         """
         silent = self._ask_all(self._fleet.aws_regions, launched, renew)
         unknown, earlier = self._read_earlier(now), self._earlier
@@ -107,8 +104,7 @@ class Regions:
     def _read_earlier(self, now: datetime) -> str:
         """Find AWS regions that the fleet used before. Return an error, or an empty text.
 
-        The regions are looked up again every ten minutes, because another run may add regions. No
-        region is dropped, because it may still have nodes.
+        Another run may add regions, so they are looked up again every ten minutes. None is dropped.
         """
         if self._earlier_read and abs(now - self._earlier_read) < REREAD:
             return ""

@@ -18,7 +18,6 @@ from typing import Literal
 from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.files import lock_file, write_json
-from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.htcondor.provisioning import Graph
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.scaling import down_note
@@ -168,7 +167,7 @@ class Loop:
             "step": self._last,  # the last one that did not fail
         }
         try:
-            write_json(self._report, to_plain(report))
+            write_json(self._report, report)
             self._unwritten = ""
         except (OSError, ValueError) as error:
             why = (isinstance(error, OSError) and error.strerror) or str(error)

@@ -18,7 +18,6 @@ from trialfleet.files import json_text, write_json
 from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
 from trialfleet.infra.fleet.choice.interruption_history import History
-from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, parse
@@ -144,7 +143,7 @@ def _parse(stored: bytes | None, place: str) -> Ledger:
 
 
 def _data(ledger: Ledger) -> dict[str, Any]:
-    return {"schema": 1, "runs": to_plain(ledger.runs), "instances": to_plain(ledger.lifetimes)}
+    return {"schema": 1, "runs": ledger.runs, "instances": ledger.lifetimes}
 
 
 def _key(fleet: Fleet) -> str:

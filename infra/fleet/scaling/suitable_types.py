@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, partial
 
@@ -56,8 +56,8 @@ class SuitableTypes:
         ]
 
     def _count_fitting(self, name: str) -> int:
-        count = self.rooms[name].count_fitting(self.need)
-        return min(count, int(self.disks[name] // self.disk_bytes)) if self.disk_bytes else count
+        disk = self.disks.get(name, 0.0)
+        return _count_fitting(self.rooms[name], self.need, disk, self.disk_bytes)
 
     def __str__(self) -> str:
         if found := self.types:
@@ -79,6 +79,12 @@ class SuitableTypes:
         )
 
 
+def _count_fitting(room: Resources, need: Resources, disk: float, disk_bytes: float) -> int:
+    """Return how many jobs fit, each of which requests `need` and `disk_bytes` of a disk."""
+    count = room.count_fitting(need)
+    return min(count, int(disk // disk_bytes)) if disk_bytes else count
+
+
 def _gigabytes(size: float) -> str:
     return f"{size / 2**30:.0f} GB"
 
@@ -92,8 +98,10 @@ def suitable_types(
     for aws_region, kinds in instance_types.resolve_everywhere(aws, fleet).items():
         for kind in kinds:
             rooms[kind.name] = node_room(kind, fleet.shares)
-            find = partial(find_image, aws_region, kind.architecture)
-            disks[kind.name] = _disk(fleet, kind, disk_bytes, find)
+            disks[kind.name] = _disk(fleet, kind)
+            if not kind.local_disks_gb and disk_bytes > disks[kind.name]:  # the image may have more
+                root_gib = find_image(aws_region, kind.architecture).root_gib
+                disks[kind.name] = max(disks[kind.name], root_gib * 2**30)
     if not rooms:
         return None
     return SuitableTypes(
@@ -106,32 +114,29 @@ def suitable_types(
     )
 
 
-def _disk(
-    fleet: Fleet, kind: InstanceType, disk_bytes: float, find_image: Callable[[], images.Image]
-) -> float:
+def _disk(fleet: Fleet, kind: InstanceType) -> float:
     """Return the size in bytes of a node's disk for jobs.
 
     AWS's own image joins all local disks. On other images, jobs get one local disk, perhaps the
-    smallest. Without local disks, jobs use the root volume. It has the size `fleet.disk` or the
-    size of the image's root disk, whichever is larger. The image is looked up only if the job
-    requests more than `fleet.disk`.
+    smallest. Without local disks, jobs use the root volume. Its size is `fleet.disk`, unless the
+    image's root disk is larger, which this function doesn't know.
     """
     if kind.local_disks_gb:
         joined = fleet.ami == DEFAULT_AMI
         return 1e9 * (sum(kind.local_disks_gb) if joined else min(kind.local_disks_gb))
-    root = parse_bytes(fleet.disk)
-    if disk_bytes <= root:  # then the image's size doesn't matter
-        return root
-    return max(root, find_image().root_gib * 2**30)
+    return parse_bytes(fleet.disk)
 
 
-def can_begin(fleet: Fleet, candidate: Candidate, need: Resources, least: int = 1) -> bool:
+def can_begin(
+    fleet: Fleet, candidate: Candidate, need: Resources, least: int = 1, disk_bytes: float = 0
+) -> bool:
     """Return whether the fleet may have enough nodes of `candidate` for `least` jobs.
 
-    Each job requests `need`. The limits are `nodes.max` and `price_cap.hour`.
+    Each job requests `need` and `disk_bytes`. The limits are `nodes.max` and `price_cap.hour`.
     """
     paid = affordable_nodes(fleet.price_cap.hour, 0.0, candidate.price)
-    slots = node_room(candidate.type, fleet.shares).count_fitting(need)
+    room = node_room(candidate.type, fleet.shares)
+    slots = _count_fitting(room, need, _disk(fleet, candidate.type), disk_bytes)
     return least <= min(fleet.nodes.max, paid) * slots
 
 
@@ -143,6 +148,7 @@ def suitable(
     The groups are tried in turn. A group that would leave no candidate is ignored.
     """
     found = list(candidates)
-    for need, least in dict.fromkeys((group.need, group.least) for group in waiting):
-        found = [one for one in found if can_begin(fleet, one, need, least)] or found
+    kinds = dict.fromkeys((group.need, group.least, group.disk_bytes) for group in waiting)
+    for kind in kinds:
+        found = [one for one in found if can_begin(fleet, one, *kind)] or found
     return found

@@ -41,8 +41,7 @@ class Candidate:
 
     Attributes:
         price: USD per hour.
-        speed: memory bandwidth of all GPUs of a node in GB/s. The number of vCPUs if no candidate
-            has a GPU.
+        speed: memory bandwidth of all GPUs of a node in GB/s; of its vCPUs if it has no GPU.
         interruptions: expected number of spot interruptions per hour of a node.
         efficiency: the share of a node's work that is not lost at interruptions.
     """

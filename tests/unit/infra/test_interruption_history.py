@@ -121,7 +121,9 @@ def test_a_gpu_without_a_data_sheet_counts_as_the_slowest() -> None:
 
 
 def test_without_gpus_processors_count() -> None:
-    assert speeds([kind("m5.large", "", 0, gpus=0)]) == [4]
+    plain = kind("m5.large", "", 0, gpus=0)
+    assert speeds([plain]) == [4 * 3.2]
+    assert speeds([plain, kind("g4dn.xlarge", "T4")]) == [4 * 3.2, 320]
 
 
 @pytest.mark.parametrize(
