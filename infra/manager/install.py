@@ -35,8 +35,12 @@ from trialfleet.infra.manager.actions import (
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.pool import signing
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.environment import inherited_environment
-from trialfleet.infra.pool.htcondor_installation import LEAST, Progress, usable_installation
+from trialfleet.infra.pool.htcondor_installation import (
+    LEAST,
+    Progress,
+    inherited_environment,
+    usable_installation,
+)
 from trialfleet.infra.pool.joining import PORT
 from trialfleet.infra.pool.processes import wait_until
 from trialfleet.render import render_template

@@ -12,7 +12,7 @@ from typing import Any
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.embedded import FOLDER_VARIABLE, Pool, embedded_folder
-from trialfleet.infra.pool.environment import inherited_environment
+from trialfleet.infra.pool.htcondor_installation import inherited_environment
 
 _kept_seconds = 0.0  # seconds for which the answer is cached; see `cache_connection`
 _found: tuple[float, dict[str, str] | PoolError] | None = None

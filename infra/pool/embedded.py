@@ -24,12 +24,13 @@ from trialfleet.files import lock_file, read_json, unless_damaged, write_atomic,
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.environment import extended_path, inherited_environment
 from trialfleet.infra.pool.htcondor_installation import (
     MASTER,
     Installation,
     Progress,
+    extended_path,
     find_htcondor,
+    inherited_environment,
     say_nothing,
 )
 from trialfleet.infra.pool.joining import TRUST_DOMAIN

@@ -59,8 +59,16 @@ def snapshot(aws_region: str) -> AwsEnvironment:
     InputError if the account needs AWS keys from environment variables, which no job gets.
     """
     account = Aws().account(aws_region)
-    if secrets := _secrets():
-        _check_job_account(secrets, account, aws_region)
+    if (secrets := _secrets()) and (found := _account_of_a_job(aws_region)) != account:
+        instead = (
+            f"it would act in account {found}, not in {account}" if found else "it can't use AWS"
+        )
+        raise InputError(
+            f"{secrets}: the run's autoscaler is a job and does not see these variables, because "
+            f"secrets are not written into a run's files; without them {instead}. Put the keys "
+            "into ~/.aws/credentials, give this machine an instance profile, or set "
+            "`autoscale: off` and keep `trialfleet fleet autoscale` running yourself"
+        )
     return AwsEnvironment(account=account, variables=variables())
 
 
@@ -95,21 +103,11 @@ def _secrets() -> str:
     return ", ".join(name for name in SECRETS if os.environ.get(name))
 
 
-def _check_job_account(secrets: str, account: str, aws_region: str) -> None:
+def _account_of_a_job(aws_region: str) -> str:
     try:
-        found = Aws(_session_of_a_job()).account(aws_region)
+        return Aws(_session_of_a_job()).account(aws_region)
     except FleetError:
-        found = ""
-    if found != account:
-        instead = (
-            f"it would act in account {found}, not in {account}" if found else "it can't use AWS"
-        )
-        raise InputError(
-            f"{secrets}: the run's autoscaler is a job and does not see these variables, because "
-            f"secrets are not written into a run's files; without them {instead}. Put the keys "
-            "into ~/.aws/credentials, give this machine an instance profile, or set "
-            "`autoscale: off` and keep `trialfleet fleet autoscale` running yourself"
-        )
+        return ""
 
 
 def _session_of_a_job() -> boto3.Session:

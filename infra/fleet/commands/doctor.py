@@ -16,8 +16,7 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import quotas
 from trialfleet.infra.fleet.commands import manager_checks, permissions
-from trialfleet.infra.fleet.commands.findings import Finding
-from trialfleet.infra.fleet.commands.permissions import policy_advice
+from trialfleet.infra.fleet.commands.permissions import Finding, policy_advice
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
 

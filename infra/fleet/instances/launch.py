@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries
-from trialfleet.infra.fleet.aws.clients import Aws, asking, explain_error
+from trialfleet.infra.fleet.aws.clients import Aws, asking, error_code, explain_error
 from trialfleet.infra.fleet.choice.candidates import worth_most
 from trialfleet.infra.fleet.instances import inventory, request_names
 from trialfleet.infra.fleet.instances.fleet_request import Answer, Failure, FleetRequest, Prepared
@@ -45,13 +45,10 @@ UNAVAILABLE = {
     TWICE: "an earlier request of this name failed",
 }
 # AWS's codes for a temporary failure, which says nothing about the pool.
-BUSY = dict.fromkeys(
-    ("InternalError", "RequestLimitExceeded", "ServiceUnavailable", "Unavailable"), "AWS is busy"
-)
+BUSY = {"InternalError", "RequestLimitExceeded", "ServiceUnavailable", "Unavailable"}
 NO_REASON = "NoReason"
-FLEETING = {
-    UNAVAILABLE[code]
-    for code in ("InsufficientCapacity", "InsufficientFreeAddressesInSubnet", TWICE)
+TEMPORARY = {NO_REASON, TWICE, "InsufficientFreeAddressesInSubnet", *BUSY} | {
+    code for code, words in UNAVAILABLE.items() if words == "no capacity"
 }
 JUST_MADE = {
     "InvalidGroup.NotFound",
@@ -77,9 +74,7 @@ class Refusal:
     @property
     def is_temporary(self) -> bool:
         """True if a later request may succeed. For a quota or a price, for example, it is False."""
-        if self.code in {NO_REASON, *BUSY}:
-            return True
-        return UNAVAILABLE.get(self.code) in FLEETING
+        return self.code in TEMPORARY
 
     def __str__(self) -> str:
         return f"{self.pools}: {self.reason}"
@@ -149,14 +144,8 @@ def launch(
                 missing -= len(got.instances)
                 if not got.instances:
                     break
-    return _with_nodes_or_reasons(launched)
-
-
-def _with_nodes_or_reasons(launched: Launched) -> Launched:
-    """Return `launched`. Raise FleetError if it has no node and all of its refusals are errors."""
-    refusals = launched.refusals
-    if refusals and not launched.instances and all(one.is_error for one in refusals):
-        raise FleetError(str(refusals[0]))
+    if launched.refusals and not launched.instances and all(r.is_error for r in launched.refusals):
+        raise FleetError(str(launched.refusals[0]))
     return launched
 
 
@@ -268,7 +257,9 @@ class _Order:
             if not answer.made and any(map(_is_unanswered, answer.failures)):
                 raise _client_error(answer.failures[0])
         if not answer.made and answer.failures and not any(map(_word, answer.failures)):
-            return Launched(refusals=[_lasting_refusal(what, answer.failures[0])])
+            error = _client_error(answer.failures[0])
+            reason, code = explain_error(error), error_code(error)
+            return Launched(refusals=[Refusal(pools=what, reason=reason, code=code, is_error=True)])
         instances = [self._new_instance(id_, pool, name) for id_, pool in answer.made.items()]
         self.known += instances
         self.refused |= {one.pool.pool for one in answer.failures if one.pool}
@@ -390,11 +381,6 @@ def _client_error(failure: Failure) -> ClientError:
     return ClientError(error, "CreateFleet")  # type: ignore[arg-type]
 
 
-def _lasting_refusal(what: str, failure: Failure) -> Refusal:
-    reason = explain_error(_client_error(failure))
-    return Refusal(pools=what, reason=reason, code=failure.code, is_error=True)
-
-
 def _group_refusals(pools: Sequence[Candidate], reason: str) -> list[Refusal]:
     alike: dict[str, list[Candidate]] = defaultdict(list)
     for one in pools:
@@ -403,7 +389,7 @@ def _group_refusals(pools: Sequence[Candidate], reason: str) -> list[Refusal]:
 
 
 def _word(failure: Failure) -> str:
-    busy = BUSY.get(failure.code, "") if failure.pool else ""
+    busy = "AWS is busy" if failure.pool and failure.code in BUSY else ""
     return UNAVAILABLE.get(failure.code, busy)
 
 

@@ -1,8 +1,8 @@
 """The autoscaler on the manager, which launches and ends nodes in repeated steps.
 
-A step first renews the nodes' leases. Then it reads the pool, decides, and acts. So leases are
-renewed even if the pool doesn't answer. A step may fail or be killed at any point, because the next
-step reads everything again.
+A step first renews the nodes' leases, even if the pool doesn't answer. Then it reads the pool,
+decides and acts. It may fail or be killed at any point, because the next step reads everything
+again.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class Step:
     Attributes:
         nodes: number of nodes by phase, such as idle.
         price_per_hour: USD per hour of all living nodes.
-        spent: USD since `since`.
-        since: start of the run, or of this autoscaler if there is no run.
+        spent: USD since `since`, the start of the run or, without a run, of this autoscaler.
         stopped: why the cap on costs ends jobs of the run. Empty if no job must end.
         ended: number of jobs that were removed from the queue because of `stopped`.
         instances: lifetimes of the instances that lived at `since` or later, by instance id.
@@ -106,9 +105,9 @@ class Connections:
     """The functions that an autoscaler calls to reach AWS, the HTCondor pool and the clocks.
 
     Attributes:
-        choose: lists the candidates for new nodes, the best first, and tells errors of regions.
-        read_run: reads a fleet's nodes in the pool, and what one run's trials request.
-        read_all: reads a fleet's nodes in the pool, and what all runs' trials request.
+        choose: lists the candidates for new nodes, the best first, and tells errors of AWS regions.
+        read_run, read_all: read a fleet's nodes in the pool, and what one run's or all trials
+            request.
         ticks: seconds of a monotonic clock.
     """
 
@@ -147,9 +146,7 @@ class Autoscaler:
     ) -> None:
         """Scale for `run`. If `run` is empty, scale for all trials in the queue.
 
-        Costs count from the recorded start of `run`. If no start is recorded, they count from now.
-        `planned` is the time at which the run was planned. An earlier recorded start is ignored,
-        because it belongs to another run with this id.
+        `CostLedger` explains `planned`.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, ignore_output_errors(progress)
@@ -203,7 +200,8 @@ class Autoscaler:
         ended, limits, trouble = self._end_trials(stop, limits)
         phases = {node.id: phase(node, limits, now) for node in nodes}
         unfit = self._unfit.reason(phases, listed, now)
-        decision = decide(demand, nodes, self._add_pauses(limits, unfit, now), now)
+        reasons = filter(None, (limits.paused, unfit, self._capacity.reason(now)))
+        decision = decide(demand, nodes, replace(limits, paused="; ".join(reasons)), now)
         self._cost_ledger.add_reasons(view.nodes, decision.terminate)
         drained, refused = self._drain(decision.drain[: draining.IN_A_STEP], nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
@@ -224,10 +222,9 @@ class Autoscaler:
     def release_nodes(self) -> Step:
         """Drain or terminate the nodes that are not needed after the run's end.
 
-        First wait up to 20 seconds until the run's jobs have left the nodes. A node stays if it is
-        busy, or if a waiting trial of another run will use it. At least `nodes.min` nodes stay. The
-        fleet's next autoscaler decides about the nodes that stay. Without one, a node shuts down at
-        the latest when its lease ends.
+        First wait up to 20 seconds until the run's jobs have left them. A node stays if it is busy,
+        or if a waiting trial of another run will use it, and at least `nodes.min` stay: until the
+        fleet's next autoscaler decides, or until their leases end.
         """
         retries.wait_for(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
@@ -247,10 +244,9 @@ class Autoscaler:
         heard = self._list_instances(now, renewing=False)
         record = self._cost_ledger.note(heard.instances, now, heard.unknown)
         troubles += [*map(str, heard.silent.values()), record]
+        left = [instance for instance in heard.instances if instance.is_alive]
         return replace(
-            self._build_step(
-                view, [instance for instance in heard.instances if instance.is_alive], now
-            ),
+            self._build_step(view, left, now),
             drained=drained,
             terminated=ending.terminate,
             notes=tuple(filter(None, troubles)),
@@ -351,10 +347,6 @@ class Autoscaler:
             spent=self._cost_ledger.total_cost(now),
             paused=paused,
         )
-
-    def _add_pauses(self, limits: Limits, unfit: str, now: datetime) -> Limits:
-        reasons = (limits.paused, unfit, self._capacity.reason(now))
-        return replace(limits, paused="; ".join(filter(None, reasons)))
 
     # --- Acting -----------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """The autoscaler's process, which makes steps until it is stopped or its DAG is done.
 
-It runs as a node of a DAG, or as a command on the manager. If a user runs several autoscalers of a
-fleet on a machine, one scales the fleet, and the others wait. No failure ends the process.
-Otherwise the nodes' leases would expire, and the run would wait for ever.
+It is a node of a DAG, or a command on the manager. Of a fleet's autoscalers on a machine, one
+scales, and the others wait. No failure ends the process: the nodes' leases would expire, and the
+run would wait for ever.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ class Loop:
     ) -> None:
         """Prepare the loop, which the method `run` starts.
 
-        After each step, the loop writes the autoscaler's state and the run's id to the file
-        `report`, by default `last_report.default_report`. With `graph`, the autoscaler is this
-        DAG's provisioner. With `ends_with_run`, the loop ends unneeded nodes when it ends.
-        Between steps, the loop waits for `pause` seconds. Each failure in a row doubles this time,
-        up to `longest_pause` seconds.
+        After each step, the autoscaler's state is written to the file `report`. With `graph`, the
+        autoscaler is this DAG's provisioner. With `ends_with_run`, unneeded nodes end with the
+        loop. Between steps are `pause` seconds, doubled by each failure in a row up to
+        `longest_pause`.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
@@ -139,10 +138,7 @@ class Loop:
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:
-        """Start the DAG if a node has joined or the run must end.
-
-        Return whether the DAG is over.
-        """
+        """Start the DAG if a node has joined or the run must end. Return whether it is over."""
         if self._graph is None:
             return False
         if not self._provisioned and (step.joined_nodes or step.stopped):

@@ -1,8 +1,8 @@
 """The record of a fleet's costs. AWS itself forgets ended instances after an hour.
 
-The record is a file in the fleet's bucket. `fleet down` copies the record to this machine, then
-deletes the bucket. `load` combines this copy with the record in the fleet's next bucket, and with
-that in the bucket that trialfleet created before the user named one.
+It is a file in the fleet's bucket, which `fleet down` copies to this machine and then deletes.
+`load` combines the copy with the record in the fleet's next bucket, and with that in the bucket
+that trialfleet created before the user named one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 def load(aws: Aws, fleet: Fleet) -> Ledger:
     """Return the record of all buckets that the fleet may have used, with this machine's copy.
 
-    The result is empty if none exists. FleetError if one is invalid, or if AWS refuses.
+    FleetError if one is invalid, or if AWS refuses.
     """
     account = aws.account(fleet.home)
     present, *earlier = bucket.known_buckets(fleet, account)
@@ -90,9 +90,8 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> float:
     """Copy the fleet's record of costs to this machine. Return the USD spent.
 
-    `fleet down` calls this with its start `began` and AWS's last `listing`. If an instance ended
-    after `began` without a recorded reason, the reason is set to `fleet down`. FleetError if the
-    record can't be read or written.
+    `fleet down` calls this with its start `began` and AWS's last `listing`. Instances that ended
+    since then without a recorded reason get it. FleetError if the record can't be read or written.
     """
     now = datetime.now(UTC)
     record = load(aws, fleet).add_listing(listing.instances, now, listing.silent)
@@ -103,7 +102,7 @@ def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> fl
 
 
 def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
-    """Return the fleet's record of costs, updated with AWS's present list of nodes.
+    """Return the fleet's record, updated with AWS's present list of nodes.
 
     A record that can't be read counts as empty.
     """
@@ -115,7 +114,7 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledge
 def updated_record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> tuple[Ledger, str]:
     """Return the record, updated with AWS's `listing`, and an error or an empty text.
 
-    If the stored record can't be read, the result has only the instances of `listing`.
+    A record that can't be read counts as empty.
     """
     record, notice = load_or_tell(aws, fleet)
     return (record or Ledger()).add_listing(listing.instances, now, listing.silent), notice

@@ -145,7 +145,7 @@ def suitable(
 ) -> list[Candidate]:
     """Return the candidates whose nodes suit all groups of `waiting` jobs.
 
-    The groups are tried in turn. A group that would leave no candidate is ignored.
+    A group that would leave no candidate is ignored.
     """
     found = list(candidates)
     kinds = dict.fromkeys((group.need, group.least, group.disk_bytes) for group in waiting)

@@ -1,9 +1,8 @@
 """A fleet's limits, and how many more nodes its caps on costs allow.
 
-The autoscaler checks the hourly cap twice: when it decides on launches, by the price of the best
-candidate for which the caps pay, and at a launch, by the prices of all requested candidates and of
-all nodes that AWS lists. Only the first check can say why trials wait. `fleet up` makes only the
-second check.
+The autoscaler checks the hourly cap when it decides on launches, by the price of the best
+candidate, and can then say why trials wait. A launch checks it by the prices of all requested
+candidates and of all nodes that AWS lists.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ _ROUNDING = 1e-9  # so that a cap of 0.3 allows three nodes that cost 0.1 each
 
 
 def affordable_nodes(cap: float | None, used: float, price: float) -> int:
-    """Return how many more nodes a cap on costs per hour allows.
+    """Return how many more nodes a cap on costs allows, all in USD per hour.
 
-    The present nodes cost `used`, and a new node costs `price`. All amounts are in USD per hour.
-    Return UNBOUNDED without a cap, and -1 if the present nodes exceed the cap.
+    The present nodes cost `used`, and a new node `price`. UNBOUNDED without a cap, and -1 if the
+    present nodes exceed it.
     """
     if cap is None:
         return UNBOUNDED
@@ -75,8 +74,8 @@ class Limits:
     def affordable_in_run(self, rate: float) -> int:
         """Return how many new nodes can boot before `run_cap` is used up.
 
-        Existing nodes cost `rate` USD per hour. Return UNBOUNDED without a cap, and -1 if the
-        existing nodes alone use up the cap within `boot_minutes`.
+        Existing nodes cost `rate` USD per hour. UNBOUNDED without a cap, and -1 if they alone use
+        it up within `boot_minutes`.
         """
         if self.run_cap is None:
             return UNBOUNDED

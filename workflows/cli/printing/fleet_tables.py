@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trialfleet.infra.fleet.choice.interruption_history import PoolHistory
-    from trialfleet.infra.fleet.commands.findings import Finding
     from trialfleet.infra.fleet.commands.gpu_types import GpuTypes
+    from trialfleet.infra.fleet.commands.permissions import Finding
     from trialfleet.infra.fleet.commands.plan import FleetPlan
     from trialfleet.infra.fleet.commands.status import FleetStatus, NodeStatus
     from trialfleet.infra.fleet.spec.machines import Candidate
