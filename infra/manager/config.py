@@ -1,7 +1,6 @@
 """The manager's HTCondor configuration, as text, and the accounts that can't run studies.
 
-The same settings always give the same bytes. The account that runs studies can't have the name
-`node`, because the nodes' token has this name.
+The same settings always give the same bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Installation of a pool's manager on a fresh Debian or Ubuntu machine.
 
-Each step skips work that is already done. So the installation can be run again after a crash, or to
-change a setting.
+Each step skips work that is already done, after a crash or for a change of a setting.
 """
 
 from __future__ import annotations
@@ -77,8 +76,8 @@ def build_settings(
 ) -> ManagerSettings:
     """Return the settings of this machine as a manager. InputError if one is invalid.
 
-    The default user is sudo's caller. If `address` is not an IPv4 address of this
-    machine, a NAT or a load balancer is assumed to forward it to this machine.
+    The default user is sudo's caller. A NAT or a load balancer is assumed to forward an `address`
+    that is not this machine's.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:
@@ -235,8 +234,8 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
 def is_fresh(path: Path, key: Path, group: int) -> bool:
     """Return whether the token in the file `path` needs no renewal.
 
-    It needs one if it is older than its key or invalid, if it expires within `RENEW_DAYS` days, or
-    if the file's group isn't `group` or its mode isn't `tokens.TOKEN_MODE`.
+    It must be valid, younger than its key, last for `RENEW_DAYS` days, and have the right group and
+    mode.
     """
     try:
         ends = tokens.expiry(path.read_text())

@@ -82,8 +82,7 @@ class RunningTrial:
 class Slot:
     """A slot of a machine.
 
-    A job gets a part of a partitionable slot, as a dynamic slot. The `room` of the partitionable
-    slot is what is left.
+    A job gets a part of a partitionable slot, as a dynamic slot, and `room` is what is left.
     """
 
     name: str
@@ -215,8 +214,8 @@ def ec2_type_has_gpus(name: str) -> bool:
 def parse_machines(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
     """Return the machines that have the slots of `ads`, sorted by name.
 
-    The machines list a running trial only if its job's ClassAd is in `jobs`. A machine is left out
-    if `ads` has only its dynamic slots.
+    They list a running trial only if its job's ClassAd is in `jobs`. A machine is left out if `ads`
+    has only its dynamic slots.
     """
     trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
     by_machine: dict[str, list[Ad]] = defaultdict(list)
@@ -289,8 +288,7 @@ def slot_order(slot: Slot) -> tuple[int, str]:
 def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
     """Return the time since which no job has held a slot, or None while a job holds one.
 
-    Return None also if `ad`, a partitionable slot's ad, counts a new dynamic slot whose own ad is
-    still missing.
+    None also if `ad`, a partitionable slot's, counts a dynamic slot whose own ad is still missing.
     """
     keep_files = sum(map(is_data_slot, slots))
     if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:
@@ -318,10 +316,7 @@ def _sum(rooms: Iterable[Resources]) -> Resources:
 
 
 def parse_room(ad: Ad, names: str) -> Resources:
-    """Return the resources (GPUs, CPUs, memory) in a ClassAd.
-
-    `names` is the pattern of the ad's attribute names, such as `Request{}`.
-    """
+    """Return the resources (GPUs, CPUs, memory) in attributes of a pattern, such as `Request{}`."""
     gpus, cpus, memory = (
         int(number(ad, names.format(resource)) or 0) for resource in ("GPUs", "Cpus", "Memory")
     )

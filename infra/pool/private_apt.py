@@ -1,9 +1,8 @@
 """A Debian package and the packages that it needs, unpacked into a folder.
 
 Unpacking needs no root and changes nothing in the system: apt runs with its own lists, cache,
-sources and an empty record of installed packages. apt checks the archive's signatures with Debian's
-keyring. Functions raise PoolError if a step fails. They need all programs that `missing_programs`
-checks.
+sources and an empty record of installed packages, and checks signatures with Debian's keyring.
+Functions raise PoolError if a step fails. They need all programs that `missing_programs` checks.
 """
 
 from __future__ import annotations
@@ -161,10 +160,7 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return the URLs of Debian's mirrors in this machine's sources.
-
-    If the user named a mirror in the environment variable MIRROR_VARIABLE, that mirror comes first.
-    """
+    """Return the URLs of Debian's mirrors, that of MIRROR_VARIABLE first, then the sources'."""
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")

@@ -14,10 +14,10 @@ from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.choice.interruption_history import PoolHistory
 from trialfleet.infra.fleet.commands import manager_checks
-from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_price
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle.up import BOOT_MINUTES
 from trialfleet.infra.fleet.scaling import cost_record
+from trialfleet.infra.fleet.scaling.suitable_types import GangNeed, GangPrice, gang_price
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.limits import affordable_nodes

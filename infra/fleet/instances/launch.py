@@ -257,8 +257,8 @@ class _Order:
             if not answer.made and any(map(_is_unanswered, answer.failures)):
                 raise _client_error(answer.failures[0])
         if not answer.made and answer.failures and not any(map(_word, answer.failures)):
-            error = _client_error(answer.failures[0])
-            reason, code = explain_error(error), error_code(error)
+            refusal = _client_error(answer.failures[0])
+            reason, code = explain_error(refusal), error_code(refusal)
             return Launched(refusals=[Refusal(pools=what, reason=reason, code=code, is_error=True)])
         instances = [self._new_instance(id_, pool, name) for id_, pool in answer.made.items()]
         self.known += instances

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -370,21 +369,12 @@ class Autoscaler:
         self, going: Sequence[Removal], nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
         """Ask nodes to drain. Return those that agreed, and all refusals."""
-        machines = {node.id: node.machine for node in nodes if node.machine}
-
-        def ask(removal: Removal) -> str:
-            try:
-                return self._connections.drain(machines[removal.instance], removal)
-            except PoolError as error:
-                return str(error)
-
-        with ThreadPoolExecutor(draining.AT_ONCE) as threads:  # a silent node delays no other
-            refusals = list(zip(going, threads.map(ask, going), strict=True))
-        asked = tuple(removal for removal, refusal in refusals if not refusal)
+        machines = [node.machine for node in nodes if node.machine]
+        refused = draining.drain_all(machines, going, self._connections.drain)
+        asked = tuple(removal for removal in going if removal.instance not in refused)
         for removal in asked:
             self._progress(f"draining {removal.instance}: {removal.reason}")
-        refused = [f"{r.instance} can't be drained: {why}" for r, why in refusals if why]
-        return asked, refused
+        return asked, list(refused.values())
 
     def _terminate(self, decision: Decision, living: Sequence[Instance]) -> str:
         reasons = {removal.instance: removal.reason for removal in decision.terminate}

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
+from functools import partial
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.htcondor.demand import fleet_machines
@@ -77,22 +77,39 @@ def drain_instances(instances: Sequence[Instance], reason: str, progress: Progre
     try:
         program = _find_condor_drain()
         joined = [node for node in fleet_machines() if node.instance in wanted]
-        with ThreadPoolExecutor(AT_ONCE) as threads:  # a silent node delays no other
-            orders = (Removal(instance=node.instance, reason=reason) for node in joined)
-            answers = threads.map(drain, joined, orders, repeat(program))
-            refused = list(zip(joined, answers, strict=True))
-        asked = {node.instance for node, refusal in refused if not refusal}
+        orders = [Removal(instance=node.instance, reason=reason) for node in joined]
+        refused = drain_all(joined, orders, partial(drain, program=program))
+        asked = {node.instance for node in joined} - refused.keys()
         _wait(asked, progress)
         left = undrained_nodes(asked, fleet_machines(named=True))
     except PoolError as error:
         return [f"the nodes can't be drained: {error}"]
     return [
-        *(f"{node.instance} can't be drained: {refusal}" for node, refusal in refused if refusal),
+        *refused.values(),
         *(
             f"{node.instance} still runs {describe_trials(node)} after {DRAIN_SECONDS:.0f} s"
             for node in left
         ),
     ]
+
+
+def drain_all(
+    nodes: Iterable[Machine], orders: Sequence[Removal], drain: Callable[[Machine, Removal], str]
+) -> dict[str, str]:
+    """Ask the nodes of all `orders` to drain. Return a line for each that refuses, by its id."""
+    machines = {node.instance: node for node in nodes}
+
+    def ask(order: Removal) -> str:
+        try:
+            return drain(machines[order.instance], order)
+        except PoolError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:  # a silent node delays no other
+        answers = zip(orders, threads.map(ask, orders), strict=True)
+        return {
+            one.instance: f"{one.instance} can't be drained: {why}" for one, why in answers if why
+        }
 
 
 def _wait(asked: set[str], progress: Progress) -> None:

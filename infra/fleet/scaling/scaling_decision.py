@@ -17,7 +17,7 @@ from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 from trialfleet.infra.fleet.spec.limits import Limits, run_cap_reached
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
-from trialfleet.infra.pool.machines import OURS, Machine, Resources
+from trialfleet.infra.pool.machines import OURS, Machine, Resources, State
 
 SILENT_MINUTES = 5.0  # a node that the pool has not seen for this time counts as lost
 PROBE_MINUTES = 5.0  # a probe ends within two; a GPU without a result after this time is sick
@@ -182,10 +182,15 @@ def _phase_in_pool(node: Machine, limits: Limits, now: datetime) -> Phase:
     if node.draining:
         long_ago = _minutes(node.idle_since, now) >= limits.idle_minutes
         return "drained" if long_ago or node.drain_reason.startswith(OURS) else "withdrawn"
-    state = node.state()
-    if state == "probing":
-        return "coming" if _minutes(node.idle_since, now) < PROBE_MINUTES else "sick"
-    return "sick" if state == "sick" else "idle"
+    phases: dict[str, Phase] = {"probing": "coming", "sick": "sick"}
+    return phases.get(probed_state(node, now), "idle")
+
+
+def probed_state(node: Machine, now: datetime) -> State:
+    """Return the machine's state. A first probe that takes too long has failed."""
+    state, since = node.state(), node.idle_since
+    is_late = since is not None and _minutes(since, now) >= PROBE_MINUTES
+    return "sick" if state == "probing" and is_late else state
 
 
 class _Fleet:

@@ -18,10 +18,10 @@ from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account
 from trialfleet.infra.fleet.aws import bucket, own_instance
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.commands import manager_checks
-from trialfleet.infra.fleet.commands.gang_prices import GangNeed
 from trialfleet.infra.fleet.commands.plan import FleetPlan, fleet_plan
 from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
+from trialfleet.infra.fleet.scaling.suitable_types import GangNeed
 from trialfleet.infra.pool.machines import Resources
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.fleet_tables import plan_view
