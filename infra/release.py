@@ -3,10 +3,9 @@
     python infra/release.py            build into dist/, try the wheel outside this clone
     python infra/release.py --tag      the same, then the tag vX.Y.Z on HEAD
 
-The version is read from pyproject.toml. CHANGELOG.md must have a section for this version.
-Nothing is uploaded, and no tag is pushed. The program needs git and the extra `test`. If a step
-fails or finds a fault, the program prints an error and exits with 2. dist/ is changed only after
-all checks, and the tag is made last.
+CHANGELOG.md must have a section for the version in pyproject.toml. Nothing is uploaded, and no tag
+is pushed. The program needs git and the extra `test`. If a step fails, it prints an error and exits
+with 2. dist/ is changed only after all checks, and the tag is made last.
 """
 
 from __future__ import annotations

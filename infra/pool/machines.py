@@ -102,22 +102,18 @@ class Machine:
     """A machine of the pool, from its slots' ClassAds.
 
     Attributes:
-        slot: the name of the machine's partitionable slot. If there is none, the name of the slot
-            with the newest ad.
+        slot: the name of the partitionable slot or, without one, of the slot with the newest ad.
         free: resources that no job has.
         note: why the node's agent drains the machine or refuses jobs. It may be empty.
         trials: the trials and full trainings among the running jobs.
-        idle_since: the time since which no job has had a slot, by the collector's clock. None while
-            a job has a slot.
-        instance: the id of its EC2 instance. Empty outside of a fleet.
-        lifecycle: `spot`, `on-demand` or, outside of a fleet, empty.
+        idle_since: since when no job has had a slot, by the collector's clock. None while one has.
+        instance, lifecycle: of EC2. Empty outside of a fleet.
         price: USD per hour, or None if unknown.
         healthy: whether the GPU probe found a GPU for jobs. None without a probe.
         reason: why `healthy` is False, or which of several GPUs failed the probe.
-        bandwidth: speed of a copy in the GPU's memory in GB/s, or None if not measured.
+        bandwidth: GB/s of a copy in the GPU's memory, or None if not measured.
         launch_microseconds: time to launch an empty kernel, or None if not measured.
-        driver_option: the result of setting an option of the GPU's driver: `set`, `already 0` or a
-            problem.
+        driver_option: whether the GPU's driver got its option: `set`, `already 0` or a problem.
         shares: the number of trials that share a GPU. HTCondor counts each GPU that many times.
     """
 

@@ -28,10 +28,9 @@ POLL = 0.02  # seconds between polls of processes that are to end
 class Process:
     """One live process.
 
-    Attributes:
-        environment: the variables with which it was started, as `NAME=VALUE`.
-        namespace: identity of its user namespace, `user:[…]`.
-        handle: sends signals to this process, never to a later one with the same number.
+    Its `environment` is that of its start, as `NAME=VALUE`, and `namespace` the identity of its
+    user namespace, `user:[…]`. `handle` sends signals to it, never to a later one with the same
+    number.
     """
 
     pid: int

@@ -52,8 +52,7 @@ class PoolStatus(Queue):
     """A pool at one moment, with the numbers of jobs in its queue.
 
     Attributes:
-        state: `up` if all daemons answer. `down` if the pool has no process. `failing` if it has
-            processes, but a daemon does not answer, for example because the pool is starting.
+        state: `up` if all daemons answer, `down` without any process, else `failing`, as at start.
         version: HTCondor's version. Empty if the pool was never up.
         master: process number of condor_master, or 0 if there is none.
         daemons: names of the daemons that answer, condor_master first.

@@ -60,11 +60,8 @@ def places(aws: Aws, fleet: Fleet, *, each: bool = True) -> dict[str, RegionNetw
     """Return the network for nodes in each of the fleet's AWS regions.
 
     Without `each`, a region that has or lists no subnets is left out, if another one has some.
-
-    Raises:
-        InputError: a subnet that the fleet names is in none of these regions, or a region's named
-            subnets are in several VPCs.
-        FleetError: an AWS region has neither a named subnet nor a default VPC, or lists none.
+    Otherwise it is a FleetError. InputError if a subnet that the fleet names is in none of these
+    regions, or if those of a region are in several VPCs.
     """
     named = fleet.subnets
     listed = {

@@ -41,12 +41,11 @@ class FleetPlan:
         seen: past node hours and interruptions of each candidate, in the order of `candidates`.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
         makes: resources that `fleet up` makes, besides the nodes.
-        most_per_hour: USD per hour of `max_nodes` nodes at the highest price, but at most
-            `hour_cap`.
+        most_per_hour: USD per hour of `max_nodes` nodes at the highest price; at most `hour_cap`.
         on_demand: USD per hour on-demand, by AWS region and type, without unknown prices.
         problems: reasons why `fleet up` would fail.
-        warnings: settings of the fleet's file that can't be met in full, AWS regions without
-            candidates because of an error, and nodes in AWS regions that the file no longer names.
+        warnings: settings that can't be met in full, AWS regions whose candidates can't be listed,
+            and nodes in AWS regions that the fleet's file no longer names.
     """
 
     fleet: str

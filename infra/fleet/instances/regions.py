@@ -1,12 +1,8 @@
 """Parallel calls to a fleet's AWS regions, so that a slow region does not delay the others.
 
-EC2 limits an account's calls in a region by token buckets. "Request throttling for the Amazon EC2
-API" (docs.aws.amazon.com/ec2/latest/devguide) has the buckets' sizes and refills per second:
-
-    DescribeInstances, with a filter     100, 20
-    CreateTags                           100, 10
-    TerminateInstances                   100,  5; and 1000, 20 for the instances that it names
-    CreateFleet, RunInstances              5,  2; and 1000,  2 for the instances that they start
+EC2 limits an account's calls in a region, per second in the long run: DescribeInstances to 20,
+CreateTags to 10, TerminateInstances to 5, CreateFleet to 2 ("Request throttling for the Amazon EC2
+API", docs.aws.amazon.com/ec2/latest/devguide).
 """
 
 from __future__ import annotations
@@ -40,11 +36,8 @@ class RegionListings(Listing):
     """The answers of all AWS regions to a request for the fleet's instances.
 
     For a region that did not answer, its last answer counts. `silent` has only regions in the
-    fleet's file.
-
-    Attributes:
-        troubles: errors in renewing leases, and in looking for earlier regions and their instances.
-        unknown: AWS regions that have never answered.
+    fleet's file, `unknown` all that never answered, and `troubles` errors in renewing leases and in
+    earlier regions.
     """
 
     troubles: list[str]

@@ -40,7 +40,6 @@ class Lifetime:
         ended: when it ended, or was found to be gone. None while it lives.
         joined: when it was first seen in the pool, or None if it never was.
         why: why it drains or has ended, and who requested that. Empty if unknown.
-        zone, lifecycle: empty in old records.
         taken_back: when AWS reclaimed it, or gave notice that it may. None if neither.
         bandwidth: GB/s of a GPU's memory, as the GPU probe measured. None if not measured.
     """

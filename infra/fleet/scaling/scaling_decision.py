@@ -71,10 +71,9 @@ class Removal:
 class Decision:
     """The decision of one step of the autoscaler.
 
-    Attributes:
-        least: the smallest useful number of new nodes: 1, or as many as a gang needs to begin.
-        drain: nodes that must take no more trials, and are terminated once they are empty.
-        terminate: nodes to end at once: they have no job, or the pool has lost them.
+    `least` is the smallest useful number of new nodes: 1, or as many as a gang needs to begin.
+    Nodes to `drain` are terminated once they are empty. Those to `terminate` have no job, or the
+    pool lost them.
     """
 
     launch: int = 0

@@ -44,8 +44,7 @@ class Limits:
         max_nodes: maximum number of living instances, including those that are draining.
         boot_minutes: time that a node may take to join the pool.
         room, price: the resources of a new node, and its price in USD per hour.
-        hour_cap: maximum USD per hour of all nodes, or None without a cap.
-        run_cap: maximum USD of all nodes since the run began, or None without a cap.
+        hour_cap, run_cap: maximum USD of all nodes, per hour and since the run began, or None.
         spent: USD of all nodes since the run began.
         reserve: the share of `run_cap` that is kept for the full trainings.
         paused: why no node may be launched. Empty if launches are allowed.
