@@ -69,7 +69,7 @@ def _all_offers(aws: Aws, fleet: Fleet, tell: Callable[[str], object]) -> list[C
     for aws_region in fleet.aws_regions:
         try:
             types = instance_types.resolve(aws, fleet, aws_region)
-            offers += _offers(aws, fleet, aws_region, types)
+            offers += list(_offers(aws, fleet, aws_region, types))
             known += types
         except FleetError as error:
             refusals.append(error)

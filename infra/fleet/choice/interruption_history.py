@@ -11,14 +11,12 @@ A spot capacity pool's rate of interruptions is estimated from its own nodes and
     (rate of all spot capacity pools x OWN_HOURS + interruptions) / (OWN_HOURS + node hours)
 
 OWN_HOURS is the weight of the rate of all spot capacity pools, in node hours. The result is a
-posterior mean with a gamma prior. A node's weight halves with each HALF_LIFE since its end.
+posterior mean with a gamma prior. Nodes that ended long ago count less.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -26,7 +24,6 @@ from datetime import datetime, timedelta
 from trialfleet.gpu_memory import ec2_gpu_bandwidth
 from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType, Pool
 
-HALF_LIFE = timedelta(days=5)
 # Factor on a pool's expected interruptions for a while after an interruption.
 RECENT, RECENT_FACTOR = timedelta(minutes=15), 2.0
 VCPU_BANDWIDTH = 3.2  # GB/s; an m6i has 8 channels of DDR4-3200 for 64 vCPUs
@@ -36,23 +33,6 @@ BOOT_HOURS = 0.1  # boot time of a replacement for an interrupted node
 # hour) and published traces of GPU pools (one in 1 to 23 hours). The rate of all pools is the prior
 # of each pool, with the weight of OWN_HOURS.
 FIRST_RATE, FIRST_HOURS, OWN_HOURS = 0.02, 10.0, 20.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeRecord:
-    """The life of one node.
-
-    Attributes:
-        ended: its end, or the time of AWS's notice that it may reclaim it. The present if it lives.
-        interrupted: True if AWS reclaimed the node, or gave notice that it may.
-        bandwidth: GB/s of a copy within the GPU's memory, or None if not measured.
-    """
-
-    pool: Pool
-    launched: datetime
-    ended: datetime
-    interrupted: bool = False
-    bandwidth: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,33 +94,6 @@ class History:
         pool = self.pools.get(one.pool, PoolHistory())
         recent = pool.last is not None and self.at is not None and self.at - pool.last < RECENT
         return pool.rate(usual) * (RECENT_FACTOR if recent else 1.0)
-
-
-def learn_history(records: Iterable[NodeRecord], now: datetime) -> History:
-    """Return the history as known at the time `now`, calculated from the records of nodes."""
-    hours: dict[Pool, float] = defaultdict(float)
-    interruptions: dict[Pool, float] = defaultdict(float)
-    last: dict[Pool, datetime] = {}
-    bandwidths: dict[str, list[float]] = defaultdict(list)
-    for one in records:
-        ended = min(one.ended, now)
-        weight = 0.5 ** ((now - ended) / HALF_LIFE)
-        hours[one.pool] += weight * max(0.0, (ended - one.launched) / timedelta(hours=1))
-        if one.interrupted:
-            interruptions[one.pool] += weight
-            last[one.pool] = max(ended, last.get(one.pool, ended))
-        if one.bandwidth and 0 < one.bandwidth < math.inf:
-            bandwidths[one.pool[0]].append(one.bandwidth)
-    return History(
-        pools={
-            pool: PoolHistory(
-                hours=hours[pool], interruptions=interruptions[pool], last=last.get(pool)
-            )
-            for pool in hours
-        },
-        bandwidths={kind: statistics.median(found) for kind, found in bandwidths.items()},
-        at=now,
-    )
 
 
 def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> list[Candidate]:

@@ -312,7 +312,7 @@ class Autoscaler:
             try:
                 found = list(self._connections.choose(self._aws, self._fleet, troubles.append))
             except (FleetError, InputError) as error:
-                return [], " ".join(str(error).split()), []
+                return [], " ".join(str(error).split()), troubles
             self._chosen = Choice(found, troubles, now + (SOON if troubles else LATER))
             self._prepared = None
         history = self._cost_ledger.record.history(now)

@@ -10,6 +10,9 @@ Costs are an estimate of EC2's bill for the instances alone, without disks and t
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -18,10 +21,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from trialfleet.files import checker, first_error
-from trialfleet.infra.fleet.choice.interruption_history import History, NodeRecord, learn_history
-from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.fleet.choice.interruption_history import History, PoolHistory
+from trialfleet.infra.fleet.spec.machines import Instance, Pool
 from trialfleet.infra.pool.machines import Machine
 
+HALF_LIFE = timedelta(days=5)
 LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
 NOTICES = ("rebalance recommendation", "spot interruption")  # prefixes of a node's note
 BY_AWS = "Server.SpotInstanceTermination"  # prefix of AWS's reason if it reclaimed a node
@@ -56,6 +60,11 @@ class Lifetime:
     lifecycle: str = ""
     taken_back: datetime | None = None
     bandwidth: float | None = None
+
+    @property
+    def pool(self) -> Pool:
+        """The instance's capacity pool: type, zone, and spot or on-demand."""
+        return self.type, self.zone, "spot" if self.lifecycle == "spot" else "on-demand"
 
     def end_time(self, now: datetime) -> datetime:
         """Return the recorded end or, without one, the end of the lease, but at most `now`."""
@@ -151,7 +160,7 @@ class Ledger:
         """Return the node hours and interruptions of each capacity pool, and the nodes' speeds."""
         lives = self.lifetimes.values()
         recent = (one for one in lives if one.ended is None or now - one.ended < HISTORY_PERIOD)
-        return learn_history((_record(one, now) for one in recent if one.zone), now)
+        return learn_history((one for one in recent if one.zone), now)
 
     def add_reasons(self, whys: Mapping[str, str]) -> Ledger:
         """Return the record with `whys`, the reasons why instances drain or end, by instance id.
@@ -203,13 +212,33 @@ class Ledger:
         )
 
 
-def _record(life: Lifetime, now: datetime) -> NodeRecord:
-    return NodeRecord(
-        pool=(life.type, life.zone, "spot" if life.lifecycle == "spot" else "on-demand"),
-        launched=life.launched,
-        ended=life.taken_back or life.end_time(now),
-        interrupted=life.taken_back is not None,
-        bandwidth=life.bandwidth,
+def learn_history(lives: Iterable[Lifetime], now: datetime) -> History:
+    """Return the history as known at the time `now`, calculated from nodes' lives.
+
+    A node's weight halves with each HALF_LIFE since its end or AWS's notice that it may reclaim it.
+    """
+    hours: dict[Pool, float] = defaultdict(float)
+    interruptions: dict[Pool, float] = defaultdict(float)
+    last: dict[Pool, datetime] = {}
+    bandwidths: dict[str, list[float]] = defaultdict(list)
+    for one in lives:
+        ended = min(one.taken_back or one.end_time(now), now)
+        weight = 0.5 ** ((now - ended) / HALF_LIFE)
+        hours[one.pool] += weight * max(0.0, (ended - one.launched) / timedelta(hours=1))
+        if one.taken_back:
+            interruptions[one.pool] += weight
+            last[one.pool] = max(ended, last.get(one.pool, ended))
+        if one.bandwidth and 0 < one.bandwidth < math.inf:
+            bandwidths[one.type].append(one.bandwidth)
+    return History(
+        pools={
+            pool: PoolHistory(
+                hours=hours[pool], interruptions=interruptions[pool], last=last.get(pool)
+            )
+            for pool in hours
+        },
+        bandwidths={kind: statistics.median(found) for kind, found in bandwidths.items()},
+        at=now,
     )
 
 

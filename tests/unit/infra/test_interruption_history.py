@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,8 @@ from hypothesis import strategies as st
 from tests.fleet.mock_aws.moto_account import candidate
 from trialfleet.gpu_memory import ec2_gpu_bandwidth
 from trialfleet.infra.fleet.choice import interruption_history
-from trialfleet.infra.fleet.choice.interruption_history import (
-    HALF_LIFE,
-    RECENT,
-    History,
-    NodeRecord,
-    learn_history,
-)
+from trialfleet.infra.fleet.choice.interruption_history import RECENT, History
+from trialfleet.infra.fleet.scaling.instance_costs import HALF_LIFE, Lifetime, learn_history
 from trialfleet.infra.fleet.spec.machines import Candidate
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -28,10 +24,16 @@ FIXED = replace(A, lifecycle="on-demand", price=1.0)
 
 def node_record(
     pool: Candidate, hours: float, *, ago: timedelta = RECENT, interrupted: bool = False
-) -> NodeRecord:
+) -> Lifetime:
     end = NOW - ago
     begin = end - timedelta(hours=hours)
-    return NodeRecord(pool=pool.pool, launched=begin, ended=end, interrupted=interrupted)
+    return life(pool, begin, end, taken_back=end if interrupted else None)
+
+
+def life(pool: Candidate, launched: datetime, ended: datetime, **more: Any) -> Lifetime:
+    kind, zone, lifecycle = pool.pool
+    where = {"type": kind, "zone": zone, "lifecycle": lifecycle, "price": None}
+    return Lifetime(launched=launched, ended=ended, **where, **more)
 
 
 def rate(history: History, pool: Candidate) -> float:
@@ -154,11 +156,11 @@ def test_records_from_a_clock_ahead_count_as_present_ones(ahead: timedelta) -> N
 
 
 def test_a_life_that_ended_before_it_began_has_no_hours() -> None:
-    odd = NodeRecord(pool=A.pool, launched=NOW, ended=NOW - timedelta(days=9))
+    odd = life(A, NOW, NOW - timedelta(days=9))
     assert rate(learn_history([odd], NOW), A) == interruption_history.FIRST_RATE
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), -5.0, 0.0])
 def test_an_impossible_bandwidth_is_not_learned(figure: float) -> None:
-    odd = NodeRecord(pool=A.pool, launched=NOW, ended=NOW, bandwidth=figure)
+    odd = life(A, NOW, NOW, bandwidth=figure)
     assert learn_history([odd], NOW).bandwidths == {}
