@@ -135,10 +135,7 @@ def refuse_where_impossible(target: InstallTarget) -> None:
 
 
 def actions(settings: ManagerSettings, target: InstallTarget, group: int) -> Iterator[Action]:
-    """Yield all actions that make a machine a manager, in order.
-
-    `group` is the id of the group that may read the nodes' token.
-    """
+    """Yield all actions that make a machine a manager. `group` may read the nodes' token."""
     yield from packages(target)
     yield from configuration(settings, target)
     yield from token_actions(target, group)

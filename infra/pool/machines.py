@@ -213,7 +213,12 @@ def parse_machines(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine,
     They list a running trial only if its job's ClassAd is in `jobs`. A machine is left out if `ads`
     has only its dynamic slots.
     """
-    trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
+    names = {"run": "TrialfleetRun", "region": "TrialfleetRegion", "node": "TrialfleetNode"}
+    trials = {
+        job["GlobalJobId"]: RunningTrial(**{key: _text(job, name) for key, name in names.items()})
+        for job in jobs
+        if "GlobalJobId" in job
+    }
     by_machine: dict[str, list[Ad]] = defaultdict(list)
     for ad in ads:
         if key := _text(ad, "TrialfleetInstance") or machine_name(ad):
@@ -293,14 +298,6 @@ def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
     since = number(ad, "NumDynamicSlotsTime") or now
     # The machine's clock may differ from the collector's, so it only measures the duration.
     return moment(_last_heard(ad) - max(0.0, now - since))
-
-
-def _trial(job: Ad) -> RunningTrial:
-    return RunningTrial(
-        run=_text(job, "TrialfleetRun"),
-        region=_text(job, "TrialfleetRegion"),
-        node=_text(job, "TrialfleetNode"),
-    )
 
 
 def _last_heard(ad: Ad) -> float:

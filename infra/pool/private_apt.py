@@ -50,10 +50,7 @@ CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::Ne
 
 @dataclass(frozen=True)
 class PrivateApt:
-    """Runs apt for a release of Debian on a mirror. apt's files are all in `folder` (100 MB).
-
-    `mirror` is the archive's URL. `architecture` is Debian's name of the processor, like `amd64`.
-    """
+    """Runs apt for a Debian mirror, given by its URL. apt's files (100 MB) are in `folder`."""
 
     folder: Path
     mirror: str

@@ -161,10 +161,7 @@ def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, account: str) -> None:
-    """Delete the fleet's objects, and the bucket that trialfleet created for the fleet.
-
-    FleetError if something can't be deleted, such as a bucket with other objects.
-    """
+    """Delete the fleet's objects, and the bucket if trialfleet created it for the fleet."""
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     for name in known_buckets(fleet, account):
         with asking(f"the bucket {name}"):

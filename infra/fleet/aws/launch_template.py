@@ -44,10 +44,7 @@ def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
 def definition(
     fleet: Fleet, image: Image, group: str, profile: str, user_data: str, *, efa: bool = False
 ) -> dict[str, Any]:
-    """Return the content of a launch template, with a security group and an instance profile.
-
-    `user_data` must not contain a secret.
-    """
+    """Return the content of a launch template. `user_data` must not contain a secret."""
     asked = math.ceil(parse_bytes(fleet.disk) / 2**30)  # disks are sold by the GiB
     disk = {
         "Encrypted": True,

@@ -134,10 +134,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's security groups in an AWS region.
-
-    FleetError if nodes are still in a group after two minutes.
-    """
+    """Delete the fleet's security groups in an AWS region. FleetError if they stay in use."""
     with asking(f"the security group {names.resource_name(fleet.full_name)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         for group in groups(aws, fleet, aws_region):

@@ -37,10 +37,7 @@ FIRST_RATE, FIRST_HOURS, OWN_HOURS = 0.02, 10.0, 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """The node hours and interruptions of a capacity pool, and when the last one was.
-
-    Nodes that ended long ago count less.
-    """
+    """A capacity pool's node hours and interruptions. Nodes that ended long ago count less."""
 
     hours: float = 0.0
     interruptions: float = 0.0

@@ -106,10 +106,7 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
 
 
 def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
-    """Return AWS's on-demand price of a type in USD per hour, or None if AWS lists none.
-
-    FleetError if AWS refuses, or has no prices in USD for the region.
-    """
+    """Return AWS's on-demand price of a type in USD per hour, or None if AWS lists none."""
     if reason := why_unavailable(aws_region):
         raise FleetError(reason)
     fields = {**PLAIN, "regionCode": aws_region, "instanceType": instance_type}

@@ -39,10 +39,7 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
-    """Change the number of nodes to `count`. Return a line for each refusal or node that stays.
-
-    Surplus nodes are drained before they end.
-    """
+    """Launch missing nodes, or drain and end surplus ones. Return a line for each problem."""
     fleet_up.check_count(fleet, count)
     living, notices = inventory.living_in_all_regions(aws, fleet)
     if count >= len(living):

@@ -25,7 +25,6 @@ from trialfleet.infra.pool.machines import Machine
 # asked: AWS starts it · booted: it runs but is not in the pool · probing: it is in the pool, but
 # the first probe of its GPU has not ended · joined: it takes trials
 Stage = Literal["asked", "booted", "probing", "joined", "sick", "draining", "ending", "ended"]
-_TAKEN = {"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"}  # AWS's codes
 _ENDS = {
     "Client.UserInitiatedShutdown": "somebody terminated it",
     "Client.InstanceInitiatedShutdown": "it switched itself off",
@@ -88,12 +87,12 @@ class NodeStatus:
 
     @property
     def _end_reason(self) -> str:
-        code = self.instance.ended.partition(":")[0]
-        if code in _TAKEN:
+        if self.instance.was_taken_back:
             return f"AWS took the spot instance back ({self.instance.ended})"
         if self.ended_by:
             return self.ended_by
-        return "; ".join(filter(None, (_ENDS.get(code, self.instance.ended), self.boot_message)))
+        ended = _ENDS.get(self.instance.ended.partition(":")[0], self.instance.ended)
+        return "; ".join(filter(None, (ended, self.boot_message)))
 
     @property
     def age_minutes(self) -> float:

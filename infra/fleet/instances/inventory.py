@@ -38,16 +38,15 @@ def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     With `gone`, those that are shutting down or ended are included, which AWS lists for about an
     hour.
     """
-    found = list_instances(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
-    return [instance for instance in found if gone or instance.is_alive]
+    listing = list_by_region(aws, fleet)
+    for refusal in listing.silent.values():
+        raise refusal
+    return [instance for instance in listing.instances if gone or instance.is_alive]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A fleet's instances, including ended ones, oldest first.
-
-    `silent` has the error of each AWS region that did not list its instances.
-    """
+    """A fleet's instances, oldest first, and the errors of AWS regions that did not list them."""
 
     instances: list[Instance]
     silent: Mapping[str, FleetError]
@@ -63,7 +62,7 @@ def list_regions(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -
     found, silent = [], {}
     for aws_region in aws_regions:
         try:
-            found += list_instances(aws, [aws_region], filters)
+            found += list_instances(aws, aws_region, filters)
         except FleetError as error:
             silent[aws_region] = error
     return Listing(instances=sorted(found, key=_age), silent=silent)
@@ -108,19 +107,13 @@ def living_in_all_regions(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[
     return living, notices
 
 
-def list_instances(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list[Instance]:
-    """List the instances that match EC2's `filters`, including ended ones, oldest first."""
-    found = []
-    for aws_region in aws_regions:
-        with asking(f"the instances in {aws_region}"):
-            pages = (
-                aws.ec2(aws_region)
-                .get_paginator("describe_instances")
-                .paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
-            )
-            listed = pages.search("Reservations[].Instances[]")
-            found += [parse_instance(one, aws_region) for one in listed]
-    return sorted(found, key=_age)
+def list_instances(aws: Aws, aws_region: str, filters: Sequence[Any]) -> list[Instance]:
+    """List the instances in an AWS region that match EC2's `filters`, oldest first."""
+    with asking(f"the instances in {aws_region}"):
+        pages = aws.ec2(aws_region).get_paginator("describe_instances")
+        found = pages.paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
+        listed = found.search("Reservations[].Instances[]")
+        return sorted((parse_instance(one, aws_region) for one in listed), key=_age)
 
 
 def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
@@ -152,7 +145,8 @@ def list_resources(aws: Aws, fleet: Fleet, aws_regions: Sequence[str]) -> list[s
     """Return a line for each AWS resource that the fleet still has; of EC2, in `aws_regions`."""
     found = [
         f"instance {instance.id} in {instance.aws_region}"
-        for instance in list_instances(aws, aws_regions, [tags.fleet_filter(fleet)])
+        for aws_region in aws_regions
+        for instance in list_instances(aws, aws_region, [tags.fleet_filter(fleet)])
         if instance.state != "terminated"
     ]
     for aws_region in aws_regions:

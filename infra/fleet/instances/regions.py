@@ -129,9 +129,8 @@ class Regions:
     def _ask(self, aws_region: str, launched: Sequence[Instance], renew: Renew | None) -> _Answer:
         known, silence = self._last.get(aws_region), None
         try:
-            known = inventory.list_instances(
-                self._aws, [aws_region], [tags.fleet_filter(self._fleet)]
-            )
+            filters = [tags.fleet_filter(self._fleet)]
+            known = inventory.list_instances(self._aws, aws_region, filters)
         except FleetError as error:
             silence = error
         ids = {instance.id for instance in known or ()}

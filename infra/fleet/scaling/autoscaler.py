@@ -143,10 +143,7 @@ class Autoscaler:
         planned: datetime | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Scale for `run`. If `run` is empty, scale for all trials in the queue.
-
-        `CostLedger` explains `planned`.
-        """
+        """Scale for `run` or, if it is empty, for all trials. `CostLedger` explains `planned`."""
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, ignore_output_errors(progress)
         self._clock = WallClock(connections.clock, connections.ticks)
@@ -388,13 +385,6 @@ class Autoscaler:
             self._progress(f"terminated {name}: {reason}")
         return ""
 
-    def _prepare(self) -> Prepared:
-        """Create the resources that launches need, by about 20 calls to AWS."""
-        aws, fleet = self._aws, self._fleet
-        assert self._chosen is not None, "a launch has candidates"
-        given = self._connections.inputs(aws, fleet)
-        return up.prepare(aws, fleet, given, self._chosen.candidates, self._run, everywhere=False)
-
     def _launch(
         self,
         decision: Decision,
@@ -409,12 +399,15 @@ class Autoscaler:
         if not decision.launch:
             return [], ""
         prepared, self._prepared = self._prepared, None  # not kept after a failed launch
-        count = decision.launch
+        aws, fleet, count = self._aws, self._fleet, decision.launch
         try:
-            prepared = prepared or self._prepare()
+            if prepared is None:  # about 20 calls to AWS
+                assert self._chosen is not None, "a launch has candidates"
+                chosen, given = self._chosen.candidates, self._connections.inputs(aws, fleet)
+                prepared = up.prepare(aws, fleet, given, chosen, self._run, everywhere=False)
             got = launch.launch(
-                self._aws,
-                self._fleet,
+                aws,
+                fleet,
                 prepared,
                 candidates,
                 count,

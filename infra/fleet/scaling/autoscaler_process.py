@@ -97,7 +97,8 @@ class Loop:
         with suppress(OSError):  # a full disk; only `fleet status` reads it
             note_current_report(self._fleet, self._report)
         while not self._stop.is_set() and not self._step():
-            self._stop.wait(self._until_next())
+            length = self._pause * 2.0 ** min(self._failures, 10)
+            self._stop.wait(min(length, self._longest_pause))
         self._tell("ended", self._release_nodes() if self._ends_with_run else "")
 
     def _release_nodes(self) -> str:
@@ -112,7 +113,9 @@ class Loop:
         """Make a step, and return whether the DAG is over. An error of the step is not raised."""
         try:
             with down_note.hold_step_lock(self._fleet):
-                self._last = self._autoscaler.step(least=self._least())
+                # A provisioner keeps a node without trials until its DAG starts.
+                waits = self._graph is not None and not self._provisioned
+                self._last = self._autoscaler.step(least=int(waits))
             over = self._look_at_the_graph(self._last)
         except Exception as error:  # noqa: BLE001 - nodes and run need the next step in any case
             self._failures += 1
@@ -133,10 +136,6 @@ class Loop:
             self._say(f"it is unknown whether the graph was started before: {error}")
             return False
 
-    def _least(self) -> int:
-        """Return how many nodes to keep even without trials: 1 until a provisioner's DAG starts."""
-        return 1 if self._graph and not self._provisioned else 0
-
     def _look_at_the_graph(self, step: Step) -> bool:
         """Start the DAG if a node has joined or the run must end. Return whether it is over."""
         if self._graph is None:
@@ -146,9 +145,6 @@ class Loop:
             self._provisioned = True
             self._say(f"the graph may start: {step.stopped or 'a node has joined'}")
         return self._provisioned and self._graph.is_over()
-
-    def _until_next(self) -> float:
-        return min(self._pause * 2.0 ** min(self._failures, 10), self._longest_pause)
 
     def _tell(self, state: State, error: str = "") -> None:
         report = {

@@ -27,10 +27,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def load(aws: Aws, fleet: Fleet) -> Ledger:
-    """Return the record of all buckets that the fleet may have used, with this machine's copy.
-
-    FleetError if one is invalid, or if AWS refuses.
-    """
+    """Return the record of all buckets that the fleet may have used, with this machine's copy."""
     account = aws.account(fleet.home)
     present, *earlier = bucket.known_buckets(fleet, account)
     # AWS denies access to a bucket of another account, which may have the name of an earlier one.
@@ -102,20 +99,14 @@ def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> fl
 
 
 def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
-    """Return the fleet's record, updated with AWS's present list of nodes.
-
-    A record that can't be read counts as empty.
-    """
+    """Return the record (empty if unreadable), updated with AWS's present list of nodes."""
     fleet, _ = inventory.with_earlier_regions(aws, fleet)
     listing = Listing(instances=inventory.instances(aws, fleet, gone=True), silent={})
     return updated_record(aws, fleet, listing, now or datetime.now(UTC))[0]
 
 
 def updated_record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> tuple[Ledger, str]:
-    """Return the record, updated with AWS's `listing`, and an error or an empty text.
-
-    A record that can't be read counts as empty.
-    """
+    """Return the record (empty if unreadable), updated with AWS's `listing`, and an error or ""."""
     record, notice = load_or_tell(aws, fleet)
     return (record or Ledger()).add_listing(listing.instances, now, listing.silent), notice
 

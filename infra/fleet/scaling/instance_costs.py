@@ -28,7 +28,6 @@ from trialfleet.infra.pool.machines import Machine
 HALF_LIFE = timedelta(days=5)
 LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
 NOTICES = ("rebalance recommendation", "spot interruption")  # prefixes of a node's note
-BY_AWS = "Server.SpotInstanceTermination"  # prefix of AWS's reason if it reclaimed a node
 # Period for which an ended instance counts in its pool's history.
 HISTORY_PERIOD = timedelta(days=30)
 KEPT = timedelta(days=90)  # period for which ended instances and their runs stay in the record
@@ -208,7 +207,7 @@ class Ledger:
             run=instance.run,
             zone=instance.zone,
             lifecycle=instance.lifecycle,
-            taken_back=known.taken_back or (ended if instance.ended.startswith(BY_AWS) else None),
+            taken_back=known.taken_back or (ended if instance.was_taken_back else None),
         )
 
 

@@ -32,7 +32,7 @@ def node_record(
 
 def life(pool: Candidate, launched: datetime, ended: datetime, **more: Any) -> Lifetime:
     kind, zone, lifecycle = pool.pool
-    where = {"type": kind, "zone": zone, "lifecycle": lifecycle, "price": None}
+    where: dict[str, Any] = {"type": kind, "zone": zone, "lifecycle": lifecycle, "price": None}
     return Lifetime(launched=launched, ended=ended, **where, **more)
 
 
@@ -66,8 +66,7 @@ def test_a_new_pool_is_expected_to_be_as_the_others() -> None:
 
 def test_old_days_count_less() -> None:
     taken, calm = [node_record(A, 2, interrupted=True)] * 9, [node_record(B, 2)] * 50
-    long_ago = [replace(one, launched=one.launched - 6 * HALF_LIFE) for one in taken]
-    long_ago = [replace(one, ended=one.ended - 6 * HALF_LIFE) for one in long_ago]
+    long_ago = [node_record(A, 2, ago=RECENT + 6 * HALF_LIFE, interrupted=True)] * 9
     assert rate(learn_history([*taken, *calm], NOW), A) > 3 * rate(
         learn_history([*long_ago, *calm], NOW), A
     )
