@@ -76,8 +76,7 @@ def build_settings(
 ) -> ManagerSettings:
     """Return the settings of this machine as a manager. InputError if one is invalid.
 
-    The default user is sudo's caller. A NAT or a load balancer is assumed to forward an `address`
-    that is not this machine's.
+    The default user is sudo's caller. An `address` that isn't this machine's is forwarded by a NAT.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:
@@ -231,8 +230,7 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
 def is_fresh(path: Path, key: Path, group: int) -> bool:
     """Return whether the token in the file `path` needs no renewal.
 
-    It must be valid, younger than its key, last for `RENEW_DAYS` days, and have the right group and
-    mode.
+    It must be valid, younger than its key, last for `RENEW_DAYS` days, and have its group and mode.
     """
     try:
         ends = tokens.expiry(path.read_text())

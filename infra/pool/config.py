@@ -37,8 +37,7 @@ def render(
 ) -> str:
     """Return the text of the configuration file of the pool in `folder`.
 
-    `apptainer` is the program that runs jobs with a container image, or None. InputError if
-    HTCondor can't use one of the paths.
+    `apptainer` is the program for jobs with an image, or None. InputError if a path can't be used.
     """
     check_path("the pool's folder", folder)
     check_path("HTCondor's folder", installation.release)

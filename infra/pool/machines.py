@@ -167,8 +167,8 @@ class Machine:
     def state(self) -> State:
         """Return the machine's state.
 
-        A machine of a fleet is probing until its first probe has ended. Other machines are not,
-        because they may have no probe.
+        It is probing until its first probe has ended, but only in a fleet: others may have no
+        probe.
         """
         if self.draining:
             return "draining"
@@ -210,8 +210,8 @@ def ec2_type_has_gpus(name: str) -> bool:
 def parse_machines(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
     """Return the machines that have the slots of `ads`, sorted by name.
 
-    They list a running trial only if its job's ClassAd is in `jobs`. A machine is left out if `ads`
-    has only its dynamic slots.
+    They list only trials whose jobs' ClassAds are in `jobs`. Those with only dynamic slots are left
+    out.
     """
     names = {"run": "TrialfleetRun", "region": "TrialfleetRegion", "node": "TrialfleetNode"}
     trials = {

@@ -28,9 +28,8 @@ POLL = 0.02  # seconds between polls of processes that are to end
 class Process:
     """One live process.
 
-    Its `environment` is that of its start, as `NAME=VALUE`, and `namespace` the identity of its
-    user namespace, `user:[…]`. `handle` sends signals to it, never to a later one with the same
-    number.
+    `environment` is that of its start, as `NAME=VALUE`, and `namespace` that of its users,
+    `user:[…]`. `handle` sends signals to it, never to a later one with the same number.
     """
 
     pid: int
@@ -78,8 +77,7 @@ def user_namespace(pid: int | str) -> str:
 def pool_processes(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
     """Return a pool's processes and their descendants.
 
-    `config` is the path of its configuration file, the value of CONDOR_CONFIG and of the variable
-    `mark`.
+    Its configuration file `config` is the value of CONDOR_CONFIG and of the variable `mark`.
     """
     everyone = list(processes)
     chosen = {

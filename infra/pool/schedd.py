@@ -29,8 +29,8 @@ def query(
 def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
     """Return a ClassAd for each group of jobs with equal values of `attributes`.
 
-    JobCount is its number of jobs, and JobIds begins with the first one's id. The constraint may
-    use only `attributes`.
+    JobCount is its size, and JobIds begins with the first id. The constraint uses only
+    `attributes`.
     """
     with connect_schedd() as schedd:
         import htcondor2

@@ -118,8 +118,7 @@ def silent_daemons(
 ) -> list[str]:
     """Return the daemons that don't answer; without the collector, only the collector.
 
-    The schedd is silent if `queue` is None, and the startd if `machines` is empty, even without a
-    slot.
+    The schedd is silent if `queue` is None, and the startd if `machines` is empty.
     """
     if not daemons:
         return [DAEMON_ADS["Collector"]]

@@ -75,8 +75,7 @@ def snapshot(aws_region: str) -> AwsEnvironment:
 def variables() -> dict[str, str]:
     """Return this process's environment variables for AWS and proxies, without AWS keys.
 
-    A proxy's URL may contain a password, so keep the result private. Relative paths become
-    absolute.
+    A proxy's URL may contain a password: keep the result private. Relative paths become absolute.
     """
     kept = {}
     for name, value in sorted(os.environ.items()):

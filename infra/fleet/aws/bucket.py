@@ -62,8 +62,7 @@ def known_buckets(fleet: Fleet, account: str) -> dict[str, None]:
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
     """Make sure that the fleet's bucket exists, with the right settings if it is trialfleet's own.
 
-    InputError if the user's bucket is missing, or if a bucket is not in the fleet's first AWS
-    region.
+    InputError if the user's bucket is missing, or if it is not in the fleet's first AWS region.
     """
     name = fleet_bucket(fleet, account)
     with asking(f"the bucket {name}"):

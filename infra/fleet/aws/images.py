@@ -18,8 +18,7 @@ NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Una
 class Image:
     """A machine image, with the name of its root device.
 
-    `kept` has the GiB of each further disk that AWS would keep after the instance's end, by device
-    name.
+    `kept` has the GiB of each further disk that AWS would keep after the node's end, by its name.
     """
 
     id: str

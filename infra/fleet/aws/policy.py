@@ -155,8 +155,7 @@ def node_trust(fleet: Fleet) -> Document:
 def node_policy(fleet: Fleet, account: str) -> Document:
     """Return the policy for the fleet's nodes.
 
-    They may read their program and the pool's token, write logs and, with `ssm: true`, serve
-    shells.
+    They may read their program and the pool's token, write logs and, with `ssm`, serve shells.
     """
     within = _Arns(fleet, account)
     return {

@@ -147,8 +147,7 @@ def fleet_machines(
 def select_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
     """Return those of `jobs` that belong to one run, or all if no run is given.
 
-    The run is the one in `folder` or else the one with the id `run`. PoolError if several have this
-    id.
+    It is the run in `folder` or else the one with the id `run`. PoolError if several have this id.
     """
     if folder:
         return [job for job in jobs if job.get("TrialfleetFolder") == folder]

@@ -29,9 +29,8 @@ Call = Callable[["EC2Client", list[str]], object]
 def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
     """Make an AWS call for many instances, except those that no longer exist.
 
-    `call` gets a client of an AWS region and ids of instances there, and must be safe to repeat. If
-    AWS refuses some instances, it is still made for all others. FleetError, with `doing`, at the
-    end.
+    `call` gets a client of an AWS region and ids of instances there, and must be safe to repeat. It
+    is made for all instances even if AWS refuses some. Then FleetError, with `doing`, at the end.
     """
     by_region: dict[str, list[str]] = {}
     for instance in instances:

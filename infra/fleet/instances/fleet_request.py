@@ -33,9 +33,8 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 class Prepared:
     """The AWS resources that launches need.
 
-    `places` lacks AWS regions without a subnet. `make` creates the launch templates of another
-    region, and the resources to which they refer. `templates` has those made so far, by region and
-    name suffix.
+    `places` lacks AWS regions without a subnet. `make` creates a region's launch templates, and
+    what they refer to. `templates` has those made so far, by region and name suffix.
     """
 
     places: dict[str, RegionNetwork]
@@ -206,8 +205,7 @@ def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[C
 def _largest_weight(fleet: Fleet, lifecycle: Lifecycle) -> int:
     """Return the largest weight that a capacity pool may have.
 
-    For spot, EC2 gets the fleet's maximum price divided by the weight, and refuses
-    `LEAST_MAX_PRICE`.
+    For spot, EC2 gets the fleet's maximum price divided by it, and refuses `LEAST_MAX_PRICE`.
     """
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST

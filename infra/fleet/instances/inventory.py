@@ -35,8 +35,7 @@ PAGE = 1_000  # instances in an answer of AWS, its maximum
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     """List the fleet's living instances in all its AWS regions, oldest first.
 
-    With `gone`, those that are shutting down or ended are included, which AWS lists for about an
-    hour.
+    With `gone`, those that are ending or ended are included, which AWS lists for about an hour.
     """
     listing = list_by_region(aws, fleet)
     for refusal in listing.silent.values():

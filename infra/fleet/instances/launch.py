@@ -195,8 +195,7 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
 class _Order:
     """The state of one launch.
 
-    `known` has the fleet's instances, including new ones. `pauses` are left until AWS must know all
-    new resources.
+    `known` has all instances of the fleet. `pauses` are left until AWS must know all new resources.
     """
 
     aws: Aws
@@ -239,10 +238,14 @@ class _Order:
             reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
             return Launched(refusals=_group_refusals(pools, reason))
         least = min(least, wanted)
-        affordable = [self._affordable_nodes(one) for one in usable]
+        cap, living = self.fleet.price_cap.hour, self.living_instances
+        affordable = [
+            affordable_nodes(cap, sum(node.price_or(one.price) for node in living), one.price)
+            for one in usable
+        ]
         first = next((number for number in affordable if number >= least), 0)
         if not first:
-            reason = f"would exceed the cap of {self.fleet.price_cap.hour} USD per hour"
+            reason = f"would exceed the cap of {cap} USD per hour"
             return Launched(refusals=_group_refusals(usable, reason))
         count = min(wanted, first)
         paid = [one for one, number in zip(usable, affordable, strict=True) if number >= count]
@@ -281,10 +284,6 @@ class _Order:
         except FleetError as error:
             return str(error)
         return ""
-
-    def _affordable_nodes(self, candidate: Candidate) -> int:
-        used = sum(one.price_or(candidate.price) for one in self.living_instances)
-        return affordable_nodes(self.fleet.price_cap.hour, used, candidate.price)
 
     def _send_until_known(
         self, pools: Sequence[Candidate], count: int, least: int

@@ -33,11 +33,10 @@ _Answer = tuple[list[Instance] | None, FleetError | None, list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class RegionListings(Listing):
-    """The answers of all AWS regions to a request for the fleet's instances.
+    """The fleet's instances in all AWS regions, as each region listed them last.
 
-    For a region that did not answer, its last answer counts. `silent` has only regions in the
-    fleet's file, `unknown` all that never answered, and `troubles` errors in renewing leases and in
-    earlier regions.
+    `silent` has only regions in the fleet's file, and `unknown` all that never answered. `troubles`
+    are errors in renewing leases and in earlier regions.
     """
 
     troubles: list[str]

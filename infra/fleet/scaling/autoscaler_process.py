@@ -48,10 +48,9 @@ class Loop:
     ) -> None:
         """Prepare the loop, which the method `run` starts.
 
-        After each step, the autoscaler's state is written to the file `report`. With `graph`, the
-        autoscaler is this DAG's provisioner. With `ends_with_run`, unneeded nodes end with the
-        loop. Between steps are `pause` seconds, doubled by each failure in a row up to
-        `longest_pause`.
+        After each step, the autoscaler's state is written to the file `report`. With `graph`, it is
+        this DAG's provisioner. With `ends_with_run`, unneeded nodes end with the loop. Between
+        steps are `pause` seconds, doubled by each failure in a row up to `longest_pause`.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
@@ -97,8 +96,7 @@ class Loop:
         with suppress(OSError):  # a full disk; only `fleet status` reads it
             note_current_report(self._fleet, self._report)
         while not self._stop.is_set() and not self._step():
-            length = self._pause * 2.0 ** min(self._failures, 10)
-            self._stop.wait(min(length, self._longest_pause))
+            self._stop.wait(self._until_next())
         self._tell("ended", self._release_nodes() if self._ends_with_run else "")
 
     def _release_nodes(self) -> str:
@@ -145,6 +143,9 @@ class Loop:
             self._provisioned = True
             self._say(f"the graph may start: {step.stopped or 'a node has joined'}")
         return self._provisioned and self._graph.is_over()
+
+    def _until_next(self) -> float:
+        return min(self._pause * 2.0 ** min(self._failures, 10), self._longest_pause)
 
     def _tell(self, state: State, error: str = "") -> None:
         report = {

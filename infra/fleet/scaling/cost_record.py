@@ -33,7 +33,7 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
     # AWS denies access to a bucket of another account, which may have the name of an earlier one.
     records = [_load(aws, fleet, account, present)]
     records += [_load(aws, fleet, account, name, "AccessDenied") for name in earlier]
-    return reduce(Ledger.combine, [*records, _read_copy(_kept_file(aws, fleet))])
+    return reduce(Ledger.combine, [*records, _read_copy(kept_ledger(fleet.full_name, account))])
 
 
 def _load(aws: Aws, fleet: Fleet, account: str, name: str, *absent: str) -> Ledger:
@@ -74,7 +74,7 @@ def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 
 def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
     """Copy the record to this machine. FleetError if the file can't be written."""
-    file = _kept_file(aws, fleet)
+    file = kept_ledger(fleet.full_name, aws.account(fleet.home))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, _data(ledger))
@@ -138,7 +138,3 @@ def _data(ledger: Ledger) -> dict[str, Any]:
 
 def _key(fleet: Fleet) -> str:
     return f"{names.prefix(fleet.full_name)}ledger.json"
-
-
-def _kept_file(aws: Aws, fleet: Fleet) -> Path:
-    return kept_ledger(fleet.full_name, aws.account(fleet.home))

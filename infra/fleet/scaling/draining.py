@@ -38,8 +38,7 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
 
     Nothing is done if it drains already. With `removal.only_idle`, a node that has a job refuses,
     which is an error. `DrainReason` becomes `OURS` and the removal's reason. `program` is the path
-    of `condor_drain`, by default that on PATH. PoolError if there is none, or if HTCondor does not
-    run.
+    of `condor_drain`, by default that on PATH. PoolError without it, or if HTCondor does not run.
     """
     program = program or _find_condor_drain()
     if node.draining:

@@ -76,8 +76,7 @@ class Lifetime:
     def cost(self, now: datetime, since: datetime | None = None) -> float:
         """Return the cost in USD until the recorded end or, without one, until `now`.
 
-        It counts from the launch, or from `since` if that is later, and is 0 if the price is
-        unknown.
+        It counts from the launch, or from `since` if that is later. An unknown price counts as 0.
         """
         end = max(self.ended or now, self.launched + LEAST)
         begin = max(self.launched, since or self.launched)

@@ -41,8 +41,7 @@ class KnownNodes:
     ) -> list[Instance]:
         """Return the living instances of `listed`, and new ones that AWS does not list yet.
 
-        These count for two minutes after their launch or, in the AWS regions `silent`, until it
-        answers.
+        These count for two minutes after the launch or, in the regions `silent`, until it answers.
         """
         listed = list(listed)
         known = {instance.id for instance in listed}

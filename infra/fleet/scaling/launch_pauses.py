@@ -90,8 +90,7 @@ class UnmatchedTrials:
     ) -> tuple[Demand, list[str]]:
         """Return `demand` without trials that match no node, and a line about each removed group.
 
-        `found` has these groups, each with a node that has room but does not meet their
-        requirements.
+        `found` has these groups, each with a node that has room but not what they require.
         """
         for group in demand.active:
             self._backoffs.pop((group.need, group.requirements), None)

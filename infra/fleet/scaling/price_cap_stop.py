@@ -59,8 +59,7 @@ def required_stop(limits: Limits, nodes: int, needed: int) -> PriceCapStop | Non
 def end(run: str, stop: PriceCapStop, folder: str = "") -> int:
     """Remove the jobs that `stop` ends from the queue. Return how many were removed.
 
-    HTCondor writes the reason into the jobs' logs. PoolError if several runs have the id `run` and
-    `folder` is empty.
+    Their logs get the reason. PoolError if `folder` is empty and several runs have the id `run`.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quote(run)} && !{OVER}"
     if not stop.finals:

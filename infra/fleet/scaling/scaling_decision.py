@@ -72,8 +72,7 @@ class Decision:
     """The decision of one step of the autoscaler.
 
     `least` is the smallest useful number of new nodes: 1, or as many as a gang needs to begin.
-    Nodes to `drain` are terminated once they are empty. Those to `terminate` have no job, or the
-    pool lost them.
+    Nodes to `drain` end once they are empty. Those to `terminate` have no job, or are lost.
     """
 
     launch: int = 0
@@ -210,8 +209,7 @@ class _Fleet:
         """Return each usable node's free GPUs, CPUs and memory, by the node's id.
 
         Jobs fill busy nodes first, then idle ones, then those that still boot; of each kind the
-        cheapest first, so that expensive nodes stay empty. Of nodes that the pool no longer sees,
-        the resources are unknown.
+        cheapest first, so that expensive nodes stay empty. Lost nodes' resources are unknown.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         usable = self.in_phases(order)
@@ -225,9 +223,9 @@ class _Fleet:
     def release_order(self) -> list[Node]:
         """Return the nodes that can be ended, the least useful first.
 
-        Nodes with sick GPUs come first, then nodes that still boot, then idle ones, then busy ones;
-        of each kind the most expensive first. Nodes that the pool no longer sees may run a trial,
-        and can't be drained.
+        Nodes with sick GPUs come first, then nodes that still boot, idle ones and busy ones; of
+        each kind the most expensive. Nodes that the pool no longer sees can't be drained: trials
+        may run.
         """
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(

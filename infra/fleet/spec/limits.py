@@ -19,8 +19,7 @@ _ROUNDING = 1e-9  # so that a cap of 0.3 allows three nodes that cost 0.1 each
 def affordable_nodes(cap: float | None, used: float, price: float) -> int:
     """Return how many more nodes a cap on costs allows, all in USD per hour.
 
-    The present nodes cost `used`, and a new node `price`. UNBOUNDED without a cap, and -1 if the
-    present nodes exceed it.
+    The present nodes cost `used`, and a new one `price`. UNBOUNDED without a cap, -1 beyond it.
     """
     if cap is None:
         return UNBOUNDED
