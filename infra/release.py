@@ -3,10 +3,9 @@
     python infra/release.py            build into dist/, try the wheel outside this clone
     python infra/release.py --tag      the same, then the tag vX.Y.Z on HEAD
 
-The version is read from pyproject.toml. CHANGELOG.md must have a section for this version.
-Nothing is uploaded, and no tag is pushed. The program needs git and the extra `test`. If a step
-fails or finds a fault, the program prints an error and exits with 2. dist/ is changed only after
-all checks, and the tag is made last.
+CHANGELOG.md must have a section for the version in pyproject.toml. Nothing is uploaded, and no tag
+is pushed. The program needs git and the extra `test`. If a step fails, it prints an error and exits
+with 2. dist/ is changed only after all checks, and the tag is made last.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def main() -> None:
 def release(*, demo: bool, tag: bool, borrow: bool) -> None:
     """Build and check the wheel and the sdist, and try the wheel. ReleaseError if a step fails.
 
-    With `demo`, the demo's study is also run. With `tag`, the commit is tagged. With `borrow`, the
-    wheel is tried with the packages of this Python, and none are downloaded.
+    With `demo`, the demo's study is run, with `tag`, the commit is tagged, and with `borrow`, the
+    wheel is tried with the packages of this Python.
     """
     version = declared_version()
     check_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version, dated=tag)
@@ -99,7 +98,7 @@ def declared_version() -> str:
 def check_changelog(text: str, version: str, *, dated: bool) -> None:
     """Raise ReleaseError unless the changelog's newest section is for `version` and isn't empty.
 
-    With `dated`, the section's heading must have the day of the release: `## X.Y.Z (2026-11-22)`.
+    With `dated`, its heading must have the day of the release: `## X.Y.Z (2026-11-22)`.
     """
     found = re.search(r"^## (\S+) \(([^)\n]+)\)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if not found or found[1] != version:
@@ -183,8 +182,8 @@ def _into_dist(path: Path) -> Path:
 def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
     """Install a wheel into a new environment and return the environment's Python.
 
-    With `borrow` the environment uses the packages of this Python, by a .pth file. Otherwise pip
-    and uv download the versions in requirements.lock, with torch for this machine.
+    With `borrow` it uses the packages of this Python, by a .pth file. Otherwise pip and uv download
+    the versions in requirements.lock, with torch for this machine.
     """
     venv.create(environment, with_pip=not borrow)
     python = environment / "bin" / "python"

@@ -67,8 +67,11 @@ def open_to_read(url: str) -> TrialStorage | None:
 def copy_sqlite(source: Path, target: Path) -> None:
     """Make a consistent copy of a SQLite file, even while other processes write to it.
 
-    It raises sqlite3.Error, unlike the other functions.
+    Without a source, or with an empty one, which has no tables yet, `target` stays as it is. The
+    function raises sqlite3.Error, unlike the other functions.
     """
+    if not source.exists() or source.stat().st_size == 0:
+        return
     read, write = sqlite3.connect(source), sqlite3.connect(target)
     with closing(read), closing(write):
         read.backup(write)

@@ -1,8 +1,8 @@
 """The token with which a node authenticates to the pool: its rights, lifetime and renewal.
 
-HTCondor signs the token with a key that only root on the manager can read. The token is for the
-identity `node@TRUST_DOMAIN`, which may only advertise a node and query the pool. Functions raise
-PoolError if a token can't be made, read or used.
+HTCondor signs it with a key that only root on the manager can read, for the identity
+`node@TRUST_DOMAIN`, which may only advertise a node and query the pool. Functions raise PoolError
+if a token can't be made, read or used.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.embedded import FOLDER_VARIABLE, Pool, embedded_folder
-from trialfleet.infra.pool.environment import inherited_environment
+from trialfleet.infra.pool.htcondor_installation import inherited_environment
 
 _kept_seconds = 0.0  # seconds for which the answer is cached; see `cache_connection`
 _found: tuple[float, dict[str, str] | PoolError] | None = None
@@ -22,14 +22,9 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 def connect() -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
-    The command uses the first of these:
-
-    - the HTCondor that CONDOR_CONFIG names, if that variable is set
-    - the default embedded pool, if it is up
-    - the machine's own HTCondor. For this one, only PATH is returned.
-
-    PoolError if this HTCondor does not run. This is not checked if CONDOR_CONFIG names an HTCondor
-    that is not an embedded pool.
+    It is the first of the HTCondor that CONDOR_CONFIG names, the default embedded pool if it is up,
+    and the machine's own (only PATH is returned). PoolError if it does not run, which is not
+    checked if CONDOR_CONFIG names an HTCondor that is not an embedded pool.
     """
     if not _kept_seconds:
         return _find_configuration()
@@ -88,10 +83,7 @@ def export_command(pool: Pool) -> str:
 
 
 def named_configuration() -> str:
-    """Return the user's CONDOR_CONFIG, or "" if the user has not set it.
-
-    The value /dev/null does not count, because the package htcondor2 sets it.
-    """
+    """Return the user's CONDOR_CONFIG, or "". /dev/null, which htcondor2 sets, doesn't count."""
     configured = os.environ.get("CONDOR_CONFIG", "")
     return "" if configured == os.devnull else configured
 
@@ -132,7 +124,7 @@ class NoAddressError(PoolError):
 def local_schedd() -> Any:
     """Return htcondor2's client of this machine's schedd, in the pool that `use` selected.
 
-    NoAddressError if the schedd has no address yet. HTCondorException if there is no schedd.
+    NoAddressError if the schedd has no address yet. HTCondorException if there is none.
     """
     import htcondor2
 

@@ -1,8 +1,8 @@
 """Changes to unpacked programs, so that they run outside of the system's folders.
 
 A program of a Debian package names its loader by an absolute path (`/lib64/ld-linux…`) and finds
-its libraries in the system's folders. `patchelf` makes an unpacked copy use its own loader and C
-library. Functions raise PoolError if `patchelf` is missing or fails.
+its libraries in the system's folders. `patchelf` makes a copy use its own ones. Functions raise
+PoolError if it is missing or fails.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run_unrelocated(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program not yet changed by `relocate`, with `loader` and the libraries in `folders`.
 
-    If `command` begins with the word `--list`, the loader lists the program's libraries instead.
+    If `command` begins with `--list`, the loader lists the program's libraries instead.
     """
     search = ":".join(str(folder) for folder in folders)
     return run_captured([loader, "--library-path", search, *command])

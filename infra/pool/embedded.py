@@ -24,12 +24,13 @@ from trialfleet.files import lock_file, read_json, unless_damaged, write_atomic,
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.environment import extended_path, inherited_environment
 from trialfleet.infra.pool.htcondor_installation import (
     MASTER,
     Installation,
     Progress,
+    extended_path,
     find_htcondor,
+    inherited_environment,
     say_nothing,
 )
 from trialfleet.infra.pool.joining import TRUST_DOMAIN
@@ -70,8 +71,7 @@ def embedded_folder(config: str) -> Path | None:
 def meant_folder() -> Path:
     """Return the folder of the pool that a command acts on.
 
-    It is $TRIALFLEET_POOL if that is set. Otherwise, it is the folder of the embedded pool that
-    CONDOR_CONFIG names. If CONDOR_CONFIG names none, it is the default folder.
+    It is $TRIALFLEET_POOL, else that of CONDOR_CONFIG's embedded pool, else the default one.
     """
     named = "" if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG", "")
     return embedded_folder(named) or default_folder()
@@ -83,7 +83,7 @@ class Pool:
     def __init__(self, folder: Path | str | None = None) -> None:
         """Set the pool's folder, by default `default_folder()`, and start nothing.
 
-        InputError if `folder` is in the home of an unknown user, or is a file or below a file.
+        InputError if `folder` is in the home of an unknown user, or is or lies below a file.
         """
         self.folder = _resolved(folder or default_folder())
         present = next(filter(os.path.exists, (self.folder, *self.folder.parents)))
@@ -101,14 +101,13 @@ class Pool:
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
         """Start the pool unless it is up, and return its status once it takes jobs.
 
-        HTCondor is unpacked if the machine has none. If an earlier start left processes that don't
-        answer within `seconds`, or that lack a condor_master, they are first ended as by `down`.
-        The new daemons must answer within `seconds`.
+        HTCondor is unpacked if the machine has none. Processes of an earlier start that don't
+        answer within `seconds`, or that lack a condor_master, are first ended as by `down`. The new
+        daemons must answer within `seconds`.
 
         Raises:
             InputError: the folder can't be made or used.
-            PoolError: HTCondor can't be unpacked or started, or an old process does not end. If
-                HTCondor does not start, the message has the end of a log.
+            PoolError: HTCondor can't be unpacked or started, or an old process does not end.
         """
         installation, who = find_htcondor(progress), identity()
         found = shutil.which("apptainer")
@@ -130,10 +129,10 @@ class Pool:
             return status
 
     def down(self, progress: Progress = say_nothing, *, grace: float = GRACE) -> None:
-        """End every process of the pool, but keep its job queue. Do nothing if the pool is down.
+        """End every process of the pool, if any, but keep its job queue.
 
         Jobs get SIGTERM, so that they can save a checkpoint. After `grace` seconds all processes
-        are killed. PoolError if a process survives.
+        are killed. PoolError if one survives.
         """
         if not self.folder.is_dir():
             return
@@ -187,8 +186,7 @@ class Pool:
     def environment(self) -> dict[str, str]:
         """Return CONDOR_CONFIG and PATH for programs that use this pool.
 
-        PoolError if the pool was never up. The methods whose names begin with `shell` raise
-        this error, too.
+        PoolError, as by the `shell…` methods, if the pool was never up.
         """
         installation = self._known_installation()
         if installation is None:
@@ -367,7 +365,7 @@ def tail(log: Path) -> str:
 def free_port() -> int:
     """Return a free port, outside of the kernel's usual range for outgoing connections.
 
-    Otherwise an outgoing connection could take the port while the pool restarts.
+    One of these could take the port while the pool restarts.
     """
     while True:
         with socket.socket() as tried, suppress(OSError):

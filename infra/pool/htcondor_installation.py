@@ -1,8 +1,8 @@
 """The HTCondor that trialfleet finds or unpacks: the machine's own, or a copy in the user's cache.
 
-The copy is made from Debian's package, because PyPI has only HTCondor's Python bindings, and no
-package index has HTCondor's relocatable tarball. Debian's archive is mirrored and signed, and apt
-finds the packages that the daemons need.
+The copy is made from Debian's package: PyPI has only HTCondor's Python bindings, and no package
+index its relocatable tarball. Debian's archive is mirrored and signed, and apt finds what the
+daemons need.
 """
 
 from __future__ import annotations
@@ -53,10 +53,9 @@ def say_nothing(_line: str) -> None:
 
 @dataclass(frozen=True)
 class Installation:
-    """An HTCondor on this machine.
+    """An HTCondor on this machine: the folder of its programs (RELEASE_DIR) and its version.
 
-    `release` is the folder with HTCondor's programs (RELEASE_DIR). `unpacked` is True for a copy
-    in the user's cache, and False for the machine's own HTCondor.
+    `unpacked` is True for a copy in the user's cache, and False for the machine's own HTCondor.
     """
 
     release: Path
@@ -85,11 +84,26 @@ class Installation:
         return next((place for place in places if (place / "condor_chirp").exists()), places[0])
 
 
+def inherited_environment() -> dict[str, str]:
+    """Return this process's environment without a pool's variables `_CONDOR_…` for its jobs."""
+    names = (name for name in os.environ if not name.upper().startswith("_CONDOR_"))
+    return {name: os.environ[name] for name in names if name != "CONDOR_INHERIT"}
+
+
+def extended_path(path: str, installation: Installation) -> str:
+    """Return `path` with the folders of HTCondor's programs: of a copy first, else last."""
+    folders = [str(installation.bin), str(installation.sbin)]
+    before = path.split(os.pathsep) if path else []
+    if installation.unpacked:
+        return os.pathsep.join([*folders, *(folder for folder in before if folder not in folders)])
+    return os.pathsep.join([*before, *(folder for folder in folders if folder not in before)])
+
+
 def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None) -> Installation:
     """Return the machine's HTCondor if it is new enough, else a copy in the user's cache.
 
-    A missing copy is unpacked. This downloads about 30 MB, needs 100 MB on disk and takes half a
-    minute. Other processes that need the copy wait. PoolError if HTCondor can't be unpacked.
+    A missing copy is unpacked, which downloads about 30 MB, needs 100 MB on disk and takes half a
+    minute. PoolError if that fails.
     """
     cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
     own = usable_installation()
@@ -141,7 +155,7 @@ def read_version(release: Path) -> str | None:
 def newest_unpacked(cache: Path) -> Installation | None:
     """Return the newest usable copy in `cache`, or None if there is none.
 
-    A copy is usable if it is complete, new enough and still in the folder where it was made.
+    It must be complete, new enough and still in the folder where it was made.
     """
     copies = []
     for note in cache.glob(f"*-{platform.machine()}-r{RECIPE}/installation.json"):
@@ -154,10 +168,10 @@ def newest_unpacked(cache: Path) -> Installation | None:
 
 
 def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
-    """Unpack Debian's HTCondor into `cache` and return the copy.
+    """Unpack Debian's HTCondor into `cache` and return the copy. Other processes wait for it.
 
-    Other processes that need the copy wait. PoolError if this machine lacks apt, patchelf, Debian's
-    keys or a mirror, if its processor is unsupported, or if a step fails.
+    PoolError if this machine lacks apt, patchelf, Debian's keys or a mirror, if its processor is
+    unsupported, or if a step fails.
     """
     refuse_where_impossible()
     try:
@@ -213,10 +227,7 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
 def plan_from_a_mirror(
     folder: Path, progress: Progress
 ) -> tuple[private_apt.PrivateApt, dict[str, str]]:
-    """Return a `PrivateApt` for the first mirror that has HTCondor, and the packages to install.
-
-    The packages map a name to a version. PoolError if no mirror has HTCondor.
-    """
+    """Return a `PrivateApt` for the first mirror that has HTCondor, and the packages' versions."""
     reasons: list[str] = []
     for number, mirror in enumerate(private_apt.mirrors()):
         apt = private_apt.PrivateApt(
@@ -233,10 +244,7 @@ def plan_from_a_mirror(
 
 
 def make_runnable(usr: Path, final: Path) -> None:
-    """Make the programs in `usr` use the loader and the libraries in `final`.
-
-    `final` is the folder to which `usr` will be moved.
-    """
+    """Make the programs in `usr` use the loader and libraries in `final`, its later place."""
     elf.relocate(
         elf.dynamic_programs([usr / "bin", usr / "sbin", usr / "libexec" / "condor"]),
         loader=final / find_loader(usr).relative_to(usr),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ ATTRIBUTES = [
     *("TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetLaunchMicroseconds"),
     *("TrialfleetDriverOption", "TrialfleetNote"),
 ]
+# Families of EC2's types with NVIDIA GPUs: g5.xlarge, gr6.4xlarge, p4d.24xlarge; g4ad has AMD's.
+_EC2_GPU_TYPE = re.compile(r"(g|gr|p)[0-9](?!ad)")
 OFFERING_NOTHING = {"Owner", "Drained"}  # states of a slot that takes no jobs
 Ad = Mapping[str, Any]
 State = Literal["well", "probing", "sick", "draining"]
@@ -79,8 +82,7 @@ class RunningTrial:
 class Slot:
     """A slot of a machine.
 
-    A job gets a part of a partitionable slot, as a dynamic slot. The `room` of the partitionable
-    slot is what is left.
+    A job gets a part of a partitionable slot, as a dynamic slot, and `room` is what is left.
     """
 
     name: str
@@ -100,22 +102,18 @@ class Machine:
     """A machine of the pool, from its slots' ClassAds.
 
     Attributes:
-        slot: the name of the machine's partitionable slot. If there is none, the name of the slot
-            with the newest ad.
+        slot: the name of the partitionable slot or, without one, of the slot with the newest ad.
         free: resources that no job has.
         note: why the node's agent drains the machine or refuses jobs. It may be empty.
         trials: the trials and full trainings among the running jobs.
-        idle_since: the time since which no job has had a slot, by the collector's clock. None while
-            a job has a slot.
-        instance: the id of its EC2 instance. Empty outside of a fleet.
-        lifecycle: `spot`, `on-demand` or, outside of a fleet, empty.
+        idle_since: since when no job has had a slot, by the collector's clock. None while one has.
+        instance, lifecycle: of EC2. Empty outside of a fleet.
         price: USD per hour, or None if unknown.
         healthy: whether the GPU probe found a GPU for jobs. None without a probe.
         reason: why `healthy` is False, or which of several GPUs failed the probe.
-        bandwidth: speed of a copy in the GPU's memory in GB/s, or None if not measured.
+        bandwidth: GB/s of a copy in the GPU's memory, or None if not measured.
         launch_microseconds: time to launch an empty kernel, or None if not measured.
-        driver_option: the result of setting an option of the GPU's driver: `set`, `already 0` or a
-            problem.
+        driver_option: whether the GPU's driver got its option: `set`, `already 0` or a problem.
         shares: the number of trials that share a GPU. HTCondor counts each GPU that many times.
     """
 
@@ -157,38 +155,36 @@ class Machine:
             if not slot.is_taken and slot.state not in OFFERING_NOTHING
         )
 
-    def is_sick(self, wants_gpus: bool | None = None) -> bool:
-        """Return whether jobs need GPUs, but the GPU probe found no healthy GPU here.
+    @property
+    def is_gpu_machine(self) -> bool:
+        """True if HTCondor found GPUs, or if the machine is of an EC2 type that has some."""
+        return self.total.gpus > 0 or ec2_type_has_gpus(self.instance_type)
 
-        `wants_gpus` says whether jobs need GPUs. None means that they need GPUs if the machine has
-        some.
-        """
-        return self._needs_gpus(wants_gpus) and self.healthy is False
+    def is_sick(self) -> bool:
+        """Return whether the GPU probe found no healthy GPU on a machine that should have one."""
+        return self.is_gpu_machine and self.healthy is False
 
-    def state(self, wants_gpus: bool | None = None) -> State:
-        """Return the machine's state. `is_sick` explains `wants_gpus`.
+    def state(self) -> State:
+        """Return the machine's state.
 
-        A machine of a fleet is probing until its first probe has ended. Other machines are not,
-        because they may have no probe.
+        It is probing until its first probe has ended, but only in a fleet: others may have no
+        probe.
         """
         if self.draining:
             return "draining"
-        if self.is_sick(wants_gpus):
+        if self.is_sick():
             return "sick"
         is_unprobed = self.healthy is None and self.instance != ""
-        return "probing" if is_unprobed and self._needs_gpus(wants_gpus) else "well"
+        return "probing" if is_unprobed and self.is_gpu_machine else "well"
 
-    def _needs_gpus(self, wants_gpus: bool | None) -> bool:
-        return self.total.gpus > 0 if wants_gpus is None else wants_gpus
-
-    def explanation(self, wants_gpus: bool | None = None) -> str:
+    def explanation(self) -> str:
         """Return why the machine is in its state, or why GPUs get no trials, or an empty text."""
-        state = self.state(wants_gpus)
+        state = self.state()
         if state == "draining":
             return self.drain_explanation
         if state in {"sick", "probing"}:
             return self.probe_text
-        return self.note or ("" if wants_gpus is False else self.reason)
+        return self.note or (self.reason if self.is_gpu_machine else "")
 
     @property
     def drain_explanation(self) -> str:
@@ -203,16 +199,26 @@ class Machine:
         return f"its GPU failed the probe: {self.reason or 'no reason given'}"
 
 
+def ec2_type_has_gpus(name: str) -> bool:
+    """Return whether an EC2 instance type's name says that it has NVIDIA GPUs."""
+    return _EC2_GPU_TYPE.match(name) is not None
+
+
 # --- Reading ads ----------------------------------------------------------------------------------
 
 
 def parse_machines(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
     """Return the machines that have the slots of `ads`, sorted by name.
 
-    The machines list a running trial only if its job's ClassAd is in `jobs`. A machine is left out
-    if `ads` has only its dynamic slots.
+    They list only trials whose jobs' ClassAds are in `jobs`. Those with only dynamic slots are left
+    out.
     """
-    trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
+    names = {"run": "TrialfleetRun", "region": "TrialfleetRegion", "node": "TrialfleetNode"}
+    trials = {
+        job["GlobalJobId"]: RunningTrial(**{key: _text(job, name) for key, name in names.items()})
+        for job in jobs
+        if "GlobalJobId" in job
+    }
     by_machine: dict[str, list[Ad]] = defaultdict(list)
     for ad in ads:
         if key := _text(ad, "TrialfleetInstance") or machine_name(ad):
@@ -283,8 +289,7 @@ def slot_order(slot: Slot) -> tuple[int, str]:
 def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
     """Return the time since which no job has held a slot, or None while a job holds one.
 
-    Return None also if `ad`, a partitionable slot's ad, counts a new dynamic slot whose own ad is
-    still missing.
+    None also if `ad`, a partitionable slot's, counts a dynamic slot whose own ad is still missing.
     """
     keep_files = sum(map(is_data_slot, slots))
     if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:
@@ -293,14 +298,6 @@ def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
     since = number(ad, "NumDynamicSlotsTime") or now
     # The machine's clock may differ from the collector's, so it only measures the duration.
     return moment(_last_heard(ad) - max(0.0, now - since))
-
-
-def _trial(job: Ad) -> RunningTrial:
-    return RunningTrial(
-        run=_text(job, "TrialfleetRun"),
-        region=_text(job, "TrialfleetRegion"),
-        node=_text(job, "TrialfleetNode"),
-    )
 
 
 def _last_heard(ad: Ad) -> float:
@@ -312,10 +309,7 @@ def _sum(rooms: Iterable[Resources]) -> Resources:
 
 
 def parse_room(ad: Ad, names: str) -> Resources:
-    """Return the resources (GPUs, CPUs, memory) in a ClassAd.
-
-    `names` is the pattern of the ad's attribute names, such as `Request{}`.
-    """
+    """Return the resources (GPUs, CPUs, memory) in attributes of a pattern, such as `Request{}`."""
     gpus, cpus, memory = (
         int(number(ad, names.format(resource)) or 0) for resource in ("GPUs", "Cpus", "Memory")
     )

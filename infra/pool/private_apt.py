@@ -1,9 +1,8 @@
 """A Debian package and the packages that it needs, unpacked into a folder.
 
 Unpacking needs no root and changes nothing in the system: apt runs with its own lists, cache,
-sources and an empty record of installed packages. apt checks the archive's signatures with Debian's
-keyring. Functions raise PoolError if a step fails. They need all programs that `missing_programs`
-checks.
+sources and an empty record of installed packages, and checks signatures with Debian's keyring.
+Functions raise PoolError if a step fails. They need all programs that `missing_programs` checks.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::Ne
 
 @dataclass(frozen=True)
 class PrivateApt:
-    """Runs apt for a release of Debian on a mirror. apt's files are all in `folder` (100 MB).
-
-    `mirror` is the archive's URL. `architecture` is Debian's name of the processor, like `amd64`.
-    """
+    """Runs apt for a Debian mirror, given by its URL. apt's files (100 MB) are in `folder`."""
 
     folder: Path
     mirror: str
@@ -161,10 +157,7 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return the URLs of Debian's mirrors in this machine's sources.
-
-    If the user named a mirror in the environment variable MIRROR_VARIABLE, that mirror comes first.
-    """
+    """Return the URLs of Debian's mirrors, that of MIRROR_VARIABLE first, then the sources'."""
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")

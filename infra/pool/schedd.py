@@ -20,8 +20,7 @@ def query(
 ) -> list[dict[str, Any]]:
     """Return the ClassAds of the jobs in the queue that satisfy a ClassAd constraint.
 
-    Undefined attributes are left out. Attributes in `as_text` are returned as unevaluated
-    expressions.
+    Undefined attributes are left out. Those in `as_text` are returned as unevaluated expressions.
     """
     with connect_schedd() as schedd:
         return [plain_attributes(ad, as_text) for ad in schedd.query(constraint, projection)]
@@ -30,8 +29,8 @@ def query(
 def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
     """Return a ClassAd for each group of jobs with equal values of `attributes`.
 
-    JobCount is the group's number of jobs, and JobIds begins with the id of the group's first job.
-    The constraint may use only `attributes`.
+    JobCount is its size, and JobIds begins with the first id. The constraint uses only
+    `attributes`.
     """
     with connect_schedd() as schedd:
         import htcondor2
@@ -41,10 +40,9 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
 
 
 def apply_action(action: str, constraint: str, reason: str) -> int:
-    """Apply an action such as "Remove" to the jobs that satisfy a ClassAd constraint.
+    """Apply an action such as "Remove" to the jobs that satisfy a constraint. Return their number.
 
-    Return the number of jobs for which the action succeeded. HTCondor writes `reason` into the
-    jobs' event logs.
+    HTCondor writes `reason` into the jobs' event logs.
     """
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason without a code
     with connect_schedd(f"HTCondor refused to {action} {constraint}") as schedd:
@@ -62,10 +60,7 @@ def edit(jobs: str, attribute: str, value: str) -> None:
 
 @contextmanager
 def connect_schedd(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
-    """Yield the schedd's client.
-
-    An HTCondorException in the `with` block becomes a PoolError that begins with `failed`.
-    """
+    """Yield the schedd's client. Its errors become PoolErrors that begin with `failed`."""
     use(connect())
     import htcondor2
 

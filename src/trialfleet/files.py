@@ -16,6 +16,8 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass
+from datetime import date
 from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
@@ -173,7 +175,15 @@ def write_json(path: Path, value: Any) -> None:
 
 def json_text(value: Any) -> str:
     """Return `value` as indented JSON. ValueError if it contains NaN or an infinity."""
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    options: Any = {"indent": 1, "ensure_ascii": False, "allow_nan": False}
+    return json.dumps(value, default=plain_data, **options) + "\n"
+
+
+def plain_data(value: Any) -> Any:
+    """Return a dataclass as a dict, a time in ISO 8601, and all else as text, for JSON."""
+    if is_dataclass(value):
+        return vars(value)
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def read_json(path: Path) -> Any:

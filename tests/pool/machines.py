@@ -15,8 +15,11 @@ from pathlib import Path
 
 from trialfleet.infra.manager.config import KEY
 from trialfleet.infra.pool import signing
-from trialfleet.infra.pool.environment import extended_path, inherited_environment
-from trialfleet.infra.pool.htcondor_installation import find_htcondor
+from trialfleet.infra.pool.htcondor_installation import (
+    extended_path,
+    find_htcondor,
+    inherited_environment,
+)
 from trialfleet.infra.pool.user_namespace import identity
 
 PACKAGE = """

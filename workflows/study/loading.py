@@ -33,7 +33,7 @@ from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, trials_per_gpu
 
 if TYPE_CHECKING:
-    from trialfleet.infra.fleet.commands.gang_prices import GangNeed
+    from trialfleet.infra.fleet.scaling.suitable_types import GangNeed
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def load_gang_needs(path: Path) -> list[GangNeed]:
 
     Equal needs are returned once. Return [] if the file has no key `fleet`.
     """
-    from trialfleet.infra.fleet.commands.gang_prices import GangNeed
+    from trialfleet.infra.fleet.scaling.suitable_types import GangNeed
     from trialfleet.infra.pool import machines
 
     tree = read_table(path, "study or fleet")

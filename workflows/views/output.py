@@ -8,13 +8,13 @@ import re
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from trialfleet.errors import escape_control
+from trialfleet.files import plain_data
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
@@ -86,11 +86,7 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
 
 def print_json(value: Any, indent: int | None = 1) -> None:
     """Print a value as JSON, with times in ISO 8601, and paths and other types as text."""
-    click.echo(json.dumps(value, indent=indent, ensure_ascii=False, default=_json_text))
-
-
-def _json_text(value: object) -> str:
-    return value.isoformat() if isinstance(value, date) else str(value)
+    click.echo(json.dumps(value, indent=indent, ensure_ascii=False, default=plain_data))
 
 
 def plain_table(*columns: str, right: Container[str] = ()) -> Table:

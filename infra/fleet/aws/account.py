@@ -1,8 +1,8 @@
 """The AWS settings that a run's autoscaler needs to use the right AWS account.
 
-The autoscaler is an HTCondor job. It can read the user's home, but does not get the shell's
-environment variables. So the variables that it needs, except AWS keys, are stored in the run's
-folder. The job takes the keys from ~/.aws, or from the machine's role.
+The autoscaler is an HTCondor job, which gets no environment variables of the shell. So those that
+it needs, except AWS keys, are stored in the run's folder. It takes keys from ~/.aws or the
+machine's role.
 """
 
 from __future__ import annotations
@@ -54,22 +54,28 @@ class AwsEnvironment:
 
 
 def snapshot(aws_region: str) -> AwsEnvironment:
-    """Return the AWS settings for a run's autoscaler, read from this process's environment.
+    """Return the AWS settings for a run's autoscaler, with the account's number as AWS says it.
 
-    AWS is asked in `aws_region` for the account's number. InputError if the account needs AWS keys
-    from environment variables, because the autoscaler does not get these keys.
+    InputError if the account needs AWS keys from environment variables, which no job gets.
     """
     account = Aws().account(aws_region)
-    if secrets := _secrets():
-        _check_job_account(secrets, account, aws_region)
+    if (secrets := _secrets()) and (found := _account_of_a_job(aws_region)) != account:
+        instead = (
+            f"it would act in account {found}, not in {account}" if found else "it can't use AWS"
+        )
+        raise InputError(
+            f"{secrets}: the run's autoscaler is a job and does not see these variables, because "
+            f"secrets are not written into a run's files; without them {instead}. Put the keys "
+            "into ~/.aws/credentials, give this machine an instance profile, or set "
+            "`autoscale: off` and keep `trialfleet fleet autoscale` running yourself"
+        )
     return AwsEnvironment(account=account, variables=variables())
 
 
 def variables() -> dict[str, str]:
     """Return this process's environment variables for AWS and proxies, without AWS keys.
 
-    A proxy's URL may contain a password, so keep the result private. Relative paths are made
-    absolute, because a job runs in another folder.
+    A proxy's URL may contain a password: keep the result private. Relative paths become absolute.
     """
     kept = {}
     for name, value in sorted(os.environ.items()):
@@ -82,8 +88,7 @@ def variables() -> dict[str, str]:
 def check_found_by_jobs(whose: str) -> None:
     """Raise InputError if AWS keys are only in environment variables, which jobs don't get.
 
-    Other keys that jobs can use, such as those in ~/.aws, are not tested. The error names `whose`
-    as the program that needs the keys.
+    Other keys are not tested. The error names `whose` as the program that needs the keys.
     """
     if (secrets := _secrets()) and _session_of_a_job().get_credentials() is None:
         raise InputError(
@@ -97,21 +102,11 @@ def _secrets() -> str:
     return ", ".join(name for name in SECRETS if os.environ.get(name))
 
 
-def _check_job_account(secrets: str, account: str, aws_region: str) -> None:
+def _account_of_a_job(aws_region: str) -> str:
     try:
-        found = Aws(_session_of_a_job()).account(aws_region)
+        return Aws(_session_of_a_job()).account(aws_region)
     except FleetError:
-        found = ""
-    if found != account:
-        instead = (
-            f"it would act in account {found}, not in {account}" if found else "it can't use AWS"
-        )
-        raise InputError(
-            f"{secrets}: the run's autoscaler is a job and does not see these variables, because "
-            f"secrets are not written into a run's files; without them {instead}. Put the keys "
-            "into ~/.aws/credentials, give this machine an instance profile, or set "
-            "`autoscale: off` and keep `trialfleet fleet autoscale` running yourself"
-        )
+        return ""
 
 
 def _session_of_a_job() -> boto3.Session:

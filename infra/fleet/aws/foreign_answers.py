@@ -48,7 +48,8 @@ def _after_call(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any
         text = http_response.content.decode(errors="replace")
         excerpt = " ".join((_NOT_TEXT.sub(" ", text).strip() or text).split())
         raise FleetError(
-            f"{_without_vendor(called)} ({model.name}): {urlsplit(http_response.url).netloc} gave "
+            f"{re.sub('^(Amazon|AWS) ', '', called)} ({model.name}): "
+            f"{urlsplit(http_response.url).netloc} gave "
             f"an answer that is not from AWS, with HTTP status {parsed[_MARK]}"
             f"{': ' if excerpt else ''}{excerpt[:LONGEST_EXCERPT]}; {ADVICE}"
         )
@@ -65,7 +66,3 @@ def _is_foreign(operation_model: Any, response: dict[str, Any]) -> bool:
         return bool(_HTML.match(body))  # an object's or a document's own bytes
     begins = body.lstrip().startswith(_BEGINNINGS.get(protocol, b""))
     return not begins or bool(_HTML.match(body))
-
-
-def _without_vendor(service: str) -> str:
-    return re.sub(r"^(Amazon|AWS) ", "", service)

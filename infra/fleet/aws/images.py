@@ -16,12 +16,9 @@ NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Una
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """A machine image.
+    """A machine image, with the name of its root device.
 
-    Attributes:
-        root: name of the root device.
-        kept: size in GiB of each further disk that the image tells AWS to keep after the instance's
-            end, by device name.
+    `kept` has the GiB of each further disk that AWS would keep after the node's end, by its name.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """The EC2 launch templates, one for each AWS region and processor architecture.
 
-Nodes with an Elastic Fabric Adapter (EFA) have a template of their own. EC2 refuses to launch types
-without EFA from a template that requests an EFA.
+Nodes with an Elastic Fabric Adapter (EFA) have templates of their own, because EC2 does not launch
+types without EFA from a template that requests one.
 """
 
 from __future__ import annotations
@@ -37,22 +37,14 @@ class Template:
 
 
 def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
-    """Return the suffix of a launch template's name.
-
-    `efa` is True if the template's instance types can have an Elastic Fabric Adapter. If the fleet
-    also uses these adapters, the suffix ends with `EFA`.
-    """
+    """Return the suffix of the name of the template for types that have an EFA or not."""
     return architecture + (EFA if fleet.efa and efa else "")
 
 
 def definition(
     fleet: Fleet, image: Image, group: str, profile: str, user_data: str, *, efa: bool = False
 ) -> dict[str, Any]:
-    """Return the content of a launch template.
-
-    Nodes get the security group with the id `group`, and the instance profile named `profile`.
-    `user_data` must not contain a secret. With `efa` the nodes get an Elastic Fabric Adapter.
-    """
+    """Return the content of a launch template. `user_data` must not contain a secret."""
     asked = math.ceil(parse_bytes(fleet.disk) / 2**30)  # disks are sold by the GiB
     disk = {
         "Encrypted": True,
@@ -93,10 +85,9 @@ def definition(
 def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
-    """Return the version of a launch template that has the content `wanted`.
+    """Return the version of a launch template that has the content `wanted`. Create it if missing.
 
-    The template, or a new version of it, is created if necessary. `kind` is the suffix of the
-    template's name.
+    `kind` is the suffix of the template's name.
     """
     name = f"{names.resource_name(fleet.full_name)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
@@ -122,10 +113,7 @@ def ensure(
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
-    """Return a hash of a template's content, by which contents are compared.
-
-    AWS returns contents in another form, so they can't be compared directly.
-    """
+    """Return a hash of a template's content, because AWS returns contents in another form."""
     text = json.dumps(wanted, sort_keys=True)
     return "sha256 " + hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,11 +1,10 @@
 """The EC2 nodes' network: a subnet for each zone, and a security group for the pool's ports.
 
-The group's members are the nodes, and the manager if it is in the same VPC. Members may connect to
-each other's HTCondor port. If the fleet has a key pair, they may also connect by SSH. If the fleet
-serves gangs (trainings over several nodes), all TCP ports are open to members, because the
-operating system chooses a gang's ports. With Elastic Fabric Adapters, all protocols are allowed.
-A manager in another VPC reaches the nodes over connections that the nodes open to it (HTCondor's
-CCB).
+The group's members are the nodes, and the manager if it is in the same VPC. They may connect to
+each other's HTCondor port, and by SSH if the fleet has a key pair. If the fleet serves gangs
+(trainings over several nodes), all TCP ports are open to members, because the operating system
+chooses a gang's ports; with Elastic Fabric Adapters, all protocols. A manager in another VPC
+reaches the nodes over connections that the nodes open to it (HTCondor's CCB).
 """
 
 from __future__ import annotations
@@ -51,11 +50,7 @@ ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 
 @dataclass(frozen=True, kw_only=True)
 class RegionNetwork:
-    """The VPC of the nodes in one AWS region, and a subnet for each zone.
-
-    If a zone has several subnets, the one with the most free addresses is taken. Zones without a
-    subnet are missing.
-    """
+    """The VPC of the nodes in one AWS region, and the roomiest subnet of each zone that has one."""
 
     vpc: str
     subnets: dict[str, str]
@@ -65,11 +60,8 @@ def places(aws: Aws, fleet: Fleet, *, each: bool = True) -> dict[str, RegionNetw
     """Return the network for nodes in each of the fleet's AWS regions.
 
     Without `each`, a region that has or lists no subnets is left out, if another one has some.
-
-    Raises:
-        InputError: a subnet that the fleet names is in none of these regions, or a region's named
-            subnets are in several VPCs.
-        FleetError: an AWS region has neither a named subnet nor a default VPC, or lists none.
+    Otherwise it is a FleetError. InputError if a subnet that the fleet names is in none of these
+    regions, or if those of a region are in several VPCs.
     """
     named = fleet.subnets
     listed = {
@@ -142,10 +134,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's security groups in an AWS region.
-
-    FleetError if nodes are still in a group after two minutes.
-    """
+    """Delete the fleet's security groups in an AWS region. FleetError if they stay in use."""
     with asking(f"the security group {names.resource_name(fleet.full_name)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         for group in groups(aws, fleet, aws_region):
@@ -195,10 +184,7 @@ def _wanted_rules(fleet: Fleet) -> set[Rule]:
 def _open(
     ec2: EC2Client, group: str, rules: Sequence[SecurityGroupRuleTypeDef], wanted: set[Rule]
 ) -> None:
-    """Set the group's rules to `wanted`, but keep rules for outgoing traffic to non-members.
-
-    `rules` are the rules that the group has now.
-    """
+    """Set the group's `rules` to `wanted`, but keep those for outgoing traffic to non-members."""
     there = {_parse_rule(rule) for rule in rules if _is_within_group(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
     for rule in sorted(wanted - there):

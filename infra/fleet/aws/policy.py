@@ -1,9 +1,8 @@
 """IAM policies with the least permissions for the user of a fleet, and for the fleet's nodes.
 
-IAM can't restrict EC2's resources by name. So the policies require that new EC2 resources get the
-fleet's tag, and only allow changes to resources with this tag. Network interfaces are an exception,
-because the manager's interface has no tag. `caller_policy` allows changes to all of them in the
-fleet's AWS regions. Resources of IAM, SSM and S3 are restricted by name.
+IAM can't restrict EC2's resources by name. So new EC2 resources must get the fleet's tag, and only
+resources with this tag may be changed, except network interfaces in the fleet's AWS regions,
+because the manager's interface has no tag. Resources of IAM, SSM and S3 are restricted by name.
 """
 
 from __future__ import annotations
@@ -20,43 +19,54 @@ VERSION = "2012-10-17"
 OWN_TAG = f"aws:RequestTag/{names.FLEET_TAG}"
 ITS_TAG = f"aws:ResourceTag/{names.FLEET_TAG}"
 PUBLIC = "/aws/service/"  # prefix of AWS's own SSM parameters
+
+
+def _actions(service: str, *names: str) -> list[str]:
+    return [f"{service}:{name}" for name in names]
+
+
 # IAM's names of the API calls that a fleet needs; for S3 they differ from the calls' own names.
-DESCRIBED = [
-    *("Images", "Instances", "InstanceTypeOfferings", "InstanceTypes", "LaunchTemplates"),
-    *("LaunchTemplateVersions", "NetworkInterfaces", "PlacementGroups", "SecurityGroupRules"),
-    *("SecurityGroups", "SpotPriceHistory", "Subnets"),
+# AWS can't restrict these, which only read, to certain resources.
+LOOK = [
+    *_actions("ec2", "DescribeImages", "DescribeInstances", "DescribeInstanceTypeOfferings"),
+    *_actions("ec2", "DescribeInstanceTypes", "DescribeLaunchTemplates"),
+    *_actions("ec2", "DescribeLaunchTemplateVersions", "DescribeNetworkInterfaces"),
+    *_actions("ec2", "DescribePlacementGroups", "DescribeSecurityGroupRules"),
+    *_actions("ec2", "DescribeSecurityGroups", "DescribeSpotPriceHistory", "DescribeSubnets"),
+    *("pricing:GetProducts", "servicequotas:GetServiceQuota", "ssm:DescribeParameters"),
 ]
-RULES = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"]
-EFA_RULES = ["AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress"]
+RULES = _actions("ec2", "AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress")
+EFA_RULES = _actions("ec2", "AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress")
 LAUNCH = ["CreateFleet", "RunInstances"]  # EC2 Fleet calls RunInstances in the caller's name
+LAUNCH_ACTIONS = _actions("ec2", *LAUNCH)
 OWN = [
-    *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeletePlacementGroup"),
-    *("DeleteSecurityGroup", "GetConsoleOutput", *LAUNCH, "TerminateInstances"),
+    *_actions("ec2", "CreateLaunchTemplateVersion", "DeleteLaunchTemplate"),
+    *_actions("ec2", "DeletePlacementGroup", "DeleteSecurityGroup", "GetConsoleOutput"),
+    *(*LAUNCH_ACTIONS, "ec2:TerminateInstances"),
 ]
-ROLE = [
-    *("CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy"),
-    *("ListRolePolicies", "PutRolePolicy", "TagRole", "UpdateAssumeRolePolicy"),
-]
-PROFILE = [
-    *("AddRoleToInstanceProfile", "CreateInstanceProfile", "DeleteInstanceProfile"),
-    *("GetInstanceProfile", "RemoveRoleFromInstanceProfile", "TagInstanceProfile"),
+IDENTITY = [
+    *_actions("iam", "CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy"),
+    *_actions("iam", "ListRolePolicies", "PutRolePolicy", "TagRole", "UpdateAssumeRolePolicy"),
+    *_actions("iam", "AddRoleToInstanceProfile", "CreateInstanceProfile", "DeleteInstanceProfile"),
+    *_actions("iam", "GetInstanceProfile", "RemoveRoleFromInstanceProfile", "TagInstanceProfile"),
 ]
 READS = ("iam:Get", "iam:List")
-BUCKET = [
-    *("CreateBucket", "DeleteBucket", "GetBucketPublicAccessBlock", "GetBucketTagging"),
-    *("GetEncryptionConfiguration", "GetLifecycleConfiguration", "PutBucketPublicAccessBlock"),
-    *("PutBucketTagging", "PutEncryptionConfiguration", "PutLifecycleConfiguration"),
-]
 DELETE_BUCKET = "s3:DeleteBucket"
-OBJECTS = ["DeleteObject", "GetObject", "PutObject"]
-PARAMETER = ["AddTagsToResource", "DeleteParameter", "GetParameter", "PutParameter"]
+BUCKET = [
+    *_actions("s3", "CreateBucket", "GetBucketPublicAccessBlock", "GetBucketTagging"),
+    *_actions("s3", "GetEncryptionConfiguration", "GetLifecycleConfiguration"),
+    *_actions("s3", "PutBucketPublicAccessBlock", "PutBucketTagging", "PutEncryptionConfiguration"),
+    *("s3:PutLifecycleConfiguration", DELETE_BUCKET),
+]
+OBJECTS = _actions("s3", "DeleteObject", "GetObject", "PutObject")
+PARAMETER = _actions("ssm", "AddTagsToResource", "DeleteParameter", "GetParameter", "PutParameter")
 
 START_SHELL = "ssm:StartSession"
 OWN_SHELLS = ["ssm:ResumeSession", "ssm:TerminateSession", "ssmmessages:OpenDataChannel"]
 SSM_AGENT = [
     "ssm:UpdateInstanceInformation",
-    *("ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel"),
-    *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
+    *_actions("ssmmessages", "CreateControlChannel", "CreateDataChannel"),
+    *_actions("ssmmessages", "OpenControlChannel", "OpenDataChannel"),
 ]
 
 # Patterns that shorten a printed policy: in names of actions the star matches only these words.
@@ -91,29 +101,26 @@ def shorten_policy(document: Document) -> Document:
 def caller_policy(fleet: Fleet, account: str) -> Document:
     """Return the policy for a user who creates, uses and removes the fleet."""
     within = _Arns(fleet, account)
-    parts = (
-        _read_statements,
-        _create_statements,
-        _untagged_statements,
-        _own_statements,
-        _identity,
-        _storage,
-        _secrets,
-        _shells,
-    )
-    return {"Version": VERSION, "Statement": [one for part in parts for one in part(fleet, within)]}
+    statements = [
+        _allow("Look", LOOK),
+        *_create_statements(fleet, within),
+        *_untagged_statements(fleet, within),
+        *_own_statements(fleet, within),
+        *_identity(fleet, within),
+        *_storage(fleet, within),
+        *_secrets_and_shells(fleet, within),
+    ]
+    return {"Version": VERSION, "Statement": statements}
 
 
 def daily_policy(fleet: Fleet, account: str) -> Document:
     """Return the policy for the users of a fleet that an administrator has created.
 
-    The administrator has run `fleet up` on the manager. So the policy lacks three permissions of
-    `caller_policy`:
+    The administrator has run `fleet up` on the manager. So these permissions of `caller_policy` are
+    left out:
 
-    - Writing the nodes' role. A user could give the role any permission, and use this permission on
-      a node.
-    - Changing network interfaces. This would allow changes to all interfaces in the fleet's AWS
-      regions.
+    - Writing the nodes' role. A user could give the role any permission, and use it on a node.
+    - Changing network interfaces, which can't be limited to the manager's.
     - Deleting the bucket, which has the record of costs.
     """
     document = caller_policy(fleet, account)
@@ -148,8 +155,7 @@ def node_trust(fleet: Fleet) -> Document:
 def node_policy(fleet: Fleet, account: str) -> Document:
     """Return the policy for the fleet's nodes.
 
-    Nodes may read their program and the pool's token, and write logs. If the fleet has `ssm: true`,
-    they may also make the calls of SSM's agent.
+    They may read their program and the pool's token, write logs and, with `ssm`, serve shells.
     """
     within = _Arns(fleet, account)
     return {
@@ -219,33 +225,19 @@ def _allow(
     return statement | ({"Condition": conditions} if conditions else {})
 
 
-def _read_statements(_: Fleet, __: _Arns) -> list[Document]:
-    """Return statements for reading actions. AWS can't restrict these to certain resources."""
-    others = [
-        *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
-        "ssm:DescribeParameters",
-    ]
-    return [_allow("Look", [*_prefix_actions("ec2:Describe", DESCRIBED), *others])]
-
-
 def _create_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
     tagged = {OWN_TAG: fleet.full_name, "aws:RequestedRegion": fleet.aws_regions}
     creators = ["CreateLaunchTemplate", "CreateSecurityGroup"]
-    groups, nodes = ["launch-template", "security-group"], ("instance", "volume")
+    groups = ["launch-template", "security-group"]
     if fleet.clusters:
         creators.append("CreatePlacementGroup")
         groups.append("placement-group")
-    makers = [*creators, *LAUNCH]
-    launch, nodes_and_fleet = _prefix_actions("ec2:", LAUNCH), arns.ec2("fleet", *nodes)
+    by = {"ec2:CreateAction": [*creators, *LAUNCH]}
+    nodes_and_fleet = arns.ec2("fleet", "instance", "volume")
     return [
-        _allow("Make", _prefix_actions("ec2:", creators), arns.ec2(*groups), StringEquals=tagged),
-        _allow("Launch", launch, nodes_and_fleet, StringEquals=tagged),
-        _allow(
-            "Tag",
-            ["ec2:CreateTags"],
-            arns.ec2("*/*"),
-            StringEquals={"ec2:CreateAction": makers},
-        ),
+        _allow("Make", _actions("ec2", *creators), arns.ec2(*groups), StringEquals=tagged),
+        _allow("Launch", LAUNCH_ACTIONS, nodes_and_fleet, StringEquals=tagged),
+        _allow("Tag", ["ec2:CreateTags"], arns.ec2("*/*"), StringEquals=by),
     ]
 
 
@@ -254,20 +246,14 @@ def _untagged_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = arns.ec2("network-interface", "spot-instances-request", *subnets, *keys)
-    rules = _prefix_actions(
-        "ec2:", ["CreateSecurityGroup", *RULES, *(EFA_RULES if fleet.efa else [])]
-    )
+    rules = ["ec2:CreateSecurityGroup", *RULES, *(EFA_RULES if fleet.efa else [])]
     # The manager's instance, its network interface, and the interface's other groups.
     manager = arns.ec2("instance", "network-interface", "security-group")
+    join, here = ["ec2:ModifyNetworkInterfaceAttribute"], {"aws:RequestedRegion": fleet.aws_regions}
     return [
-        _allow("LaunchOn", _prefix_actions("ec2:", LAUNCH), [*nodes, *arns.images()]),
+        _allow("LaunchOn", LAUNCH_ACTIONS, [*nodes, *arns.images()]),
         _allow("RulesIn", rules, arns.ec2("security-group-rule", "vpc")),
-        _allow(
-            "Join",
-            ["ec2:ModifyNetworkInterfaceAttribute"],
-            manager,
-            StringEquals={"aws:RequestedRegion": fleet.aws_regions},
-        ),
+        _allow("Join", join, manager, StringEquals=here),
     ]
 
 
@@ -276,60 +262,48 @@ def _own_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
     lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG, names.PRICE_TAG]}}
     # If the fleet had gangs before, it may still have a placement group that must be removed.
     own = arns.ec2("instance", "launch-template", "placement-group", "security-group")
-    actions = [*OWN, *RULES, *(EFA_RULES if fleet.efa else [])]
     shells = [START_SHELL] if fleet.ssm else []
-    nodes = arns.ec2("instance")
+    actions = [*OWN, *RULES, *(EFA_RULES if fleet.efa else []), *shells]
     return [
-        _allow("Own", [*_prefix_actions("ec2:", actions), *shells], own, StringEquals=its),
-        _allow("Lease", ["ec2:CreateTags"], nodes, StringEquals=its, **lease),
+        _allow("Own", actions, own, StringEquals=its),
+        _allow("Lease", ["ec2:CreateTags"], arns.ec2("instance"), StringEquals=its, **lease),
     ]
 
 
 def _identity(fleet: Fleet, arns: _Arns) -> list[Document]:
     service = {"iam:PassedToService": _ec2(fleet)}
-    statements = [
-        _allow("Identity", _prefix_actions("iam:", [*ROLE, *PROFILE]), [arns.role, arns.profile]),
-        _allow("PassRole", ["iam:PassRole"], [arns.role], StringEquals=service),
-    ]
     # The first EC2 Fleet and the first spot node of an account create a service-linked role.
     kinds = ["ec2fleet", *(["spot"] if fleet.spot.share > 0 else [])]
-    services = [f"{kind}.amazonaws.com" for kind in kinds]
+    first = {"iam:AWSServiceName": [f"{kind}.amazonaws.com" for kind in kinds]}
     roles = ["arn:*:iam::*:role/aws-service-role/*"]
-    first = {"iam:AWSServiceName": services}
-    make = ["iam:CreateServiceLinkedRole"]
-    return [*statements, _allow("First", make, roles, StringEquals=first)]
+    return [
+        _allow("Identity", IDENTITY, [arns.role, arns.profile]),
+        _allow("PassRole", ["iam:PassRole"], [arns.role], StringEquals=service),
+        _allow("First", ["iam:CreateServiceLinkedRole"], roles, StringEquals=first),
+    ]
 
 
 def _storage(fleet: Fleet, arns: _Arns) -> list[Document]:
     objects = [f"{bucket}/{names.prefix(fleet.full_name)}*" for bucket in arns.buckets]
     # The fleet's own bucket may be left from a time when the user named no bucket.
-    own = [DELETE_BUCKET] if fleet.bucket else _prefix_actions("s3:", BUCKET)
+    own = [DELETE_BUCKET] if fleet.bucket else BUCKET
     return [
         _allow("Bucket", own, [arns.own_bucket]),
         _allow("List", ["s3:ListBucket"], arns.buckets),
-        _allow("Objects", _prefix_actions("s3:", OBJECTS), objects),
+        _allow("Objects", OBJECTS, objects),
     ]
 
 
-def _secrets(fleet: Fleet, arns: _Arns) -> list[Document]:
+def _secrets_and_shells(fleet: Fleet, arns: _Arns) -> list[Document]:
     paths = [ami.removeprefix(BY_PARAMETER) for ami in _amis(fleet) if ami.startswith(BY_PARAMETER)]
     images = sorted({arns.parameter(path.replace("{architecture}", "*")) for path in paths})
-    return [
-        _allow("Token", _prefix_actions("ssm:", PARAMETER), [arns.token]),
-        *([_allow("Image", ["ssm:GetParameter"], images)] if images else []),
-    ]
-
-
-def _shells(fleet: Fleet, arns: _Arns) -> list[Document]:
-    if not fleet.ssm:
-        return []
     own = [f"session/{who}-*" for who in ("${aws:userid}", "${aws:username}")]
     resources = [arns.ssm(what) for what in ("document/SSM-SessionManagerRunShell", *own)]
-    return [_allow("Shell", [START_SHELL, *OWN_SHELLS], resources)]
-
-
-def _prefix_actions(start: str, actions: Iterable[str]) -> list[str]:
-    return [start + action for action in actions]
+    return [
+        _allow("Token", PARAMETER, [arns.token]),
+        *([_allow("Image", ["ssm:GetParameter"], images)] if images else []),
+        *([_allow("Shell", [START_SHELL, *OWN_SHELLS], resources)] if fleet.ssm else []),
+    ]
 
 
 def _amis(fleet: Fleet) -> list[str]:

@@ -16,7 +16,7 @@ from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.choice.interruption_history import History
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.limits import affordable_nodes
-from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
+from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType, Lifecycle
 
 GOOD = 1.5  # pools come first if their work costs at most 1.5 times as much as the cheapest's
 MOST_REASONS = 20  # shown in an error; with all AWS regions there would be hundreds
@@ -26,15 +26,17 @@ PRICELESS = (
 )
 
 
-def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
+def candidates(
+    aws: Aws, fleet: Fleet, tell: Callable[[str], object] = lambda _: None
+) -> list[Candidate]:
     """List the candidates for a new node, sorted without knowledge of past interruptions.
 
-    FleetError if there is none. The message says why instance types can't be used, and in which
-    zones or AWS regions.
+    An AWS region whose types or prices can't be listed has none, and `tell` gets the error.
+    FleetError with the reason against each type if there is no candidate at all.
     """
     found: list[Candidate] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason
-    for offer in (offer for region in fleet.aws_regions for offer in _offers(aws, fleet, region)):
+    for offer in _all_offers(aws, fleet, tell):
         if reason := _objection(offer, fleet):
             where = offer.zone if offer.lifecycle == "spot" else offer.aws_region
             places = dropped.setdefault((offer.type.name, offer.lifecycle, reason), [])
@@ -55,20 +57,36 @@ def rank_candidates(
 
 
 def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates that are requested before the others.
-
-    Their cost of finished work is at most `GOOD` times the lowest cost among `pools`.
-    """
+    """Return the candidates that are requested first, by their cost of finished work (`GOOD`)."""
     best = min((one.cost for one in pools), default=0.0)
     return [one for one in pools if one.cost <= GOOD * best]
 
 
-def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
-    """Yield a candidate for each type, zone and lifecycle in an AWS region.
+def _all_offers(aws: Aws, fleet: Fleet, tell: Callable[[str], object]) -> list[Candidate]:
+    offers: list[Candidate] = []
+    known: list[InstanceType] = []
+    refusals: list[FleetError] = []
+    for aws_region in fleet.aws_regions:
+        try:
+            types = instance_types.resolve(aws, fleet, aws_region)
+            offers += list(_offers(aws, fleet, aws_region, types))
+            known += types
+        except FleetError as error:
+            refusals.append(error)
+    if len(refusals) == len(fleet.aws_regions):
+        raise refusals[0]
+    for refusal in refusals:
+        tell(f"{refusal}; no node is launched in that AWS region")
+    if not refusals:
+        instance_types.refuse_unknown(aws, fleet, known)
+    return offers
 
-    An unknown price is NaN.
-    """
-    types = {kind.name: kind for kind in instance_types.resolve(aws, fleet, aws_region)}
+
+def _offers(
+    aws: Aws, fleet: Fleet, aws_region: str, kinds: Iterable[InstanceType]
+) -> Iterator[Candidate]:
+    """Yield a candidate for each type, zone and lifecycle in an AWS region. NaN: no price."""
+    types = {kind.name: kind for kind in kinds}
     places = instance_types.zones(aws, aws_region, types, fleet.zones)
     for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types).items():
         for name, zones in places.items():

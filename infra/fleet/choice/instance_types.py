@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import InputError
@@ -30,51 +29,51 @@ _SOLD: Any = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """An instance type, and the fleet's AWS regions that offer it in the fleet's zones.
-
-    `others` are the fleet's AWS regions that don't offer it.
-    """
-
-    type: str
-    aws_regions: list[str]
-    others: list[str]
-
-
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     """List the fleet's instance types that AWS offers in a region, sorted by name.
 
-    Raises:
-        InputError: the fleet lists a type that none of its AWS regions has, or a type whose GPU is
-            too old for AWS's image. Also raised if it lists no type, and its `needs.gpus` is 0.
+    InputError if AWS's image lacks a listed type's driver, or if nothing limits the types.
     """
     # The driver of AWS's image does not support older GPUs; the user's own image may.
     too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
     if not fleet.instance_types:
         fit = _find_matching(aws, fleet.needs, aws_region)
         return [kind for kind in fit if kind.gpu not in too_old]
-    listed = sorted(set(fleet.instance_types))
-    found = _find_named(aws, aws_region, listed)
+    named = [{"Name": "instance-type", "Values": sorted(fleet.instance_types)}]
+    found = sorted(map(parse_type, _read_infos(aws, aws_region, named)), key=lambda one: one.name)
     if old := [f"{kind.name} ({kind.gpu})" for kind in found if kind.gpu in too_old]:
         raise InputError(
             f"instance_types: the NVIDIA driver in AWS's image only supports Turing GPUs (T4) and "
             f"newer: choose newer types than {', '.join(old)}, or an image with another driver in "
             "`ami:`"
         )
-    missing = [name for name in listed if name not in {kind.name for kind in found}]
-    if missing:
-        _check_elsewhere(aws, fleet, aws_region, missing)
     return found
+
+
+def resolve_everywhere(aws: Aws, fleet: Fleet) -> dict[str, list[InstanceType]]:
+    """List the fleet's instance types that AWS offers, by AWS region.
+
+    InputError as `resolve` says, and if none of the AWS regions has a type that the fleet lists.
+    """
+    found = {aws_region: resolve(aws, fleet, aws_region) for aws_region in fleet.aws_regions}
+    refuse_unknown(aws, fleet, [kind for types in found.values() for kind in types])
+    return found
+
+
+def refuse_unknown(aws: Aws, fleet: Fleet, offered: Iterable[InstanceType]) -> None:
+    """Raise InputError if a type that the fleet lists is not among the `offered` ones."""
+    known = {kind.name for kind in offered}
+    if missing := [name for name in sorted(fleet.instance_types) if name not in known]:
+        sold = {one["InstanceType"] for one in _read_offerings(aws, fleet.home, "region", [])}
+        guesses = [f"{name}{did_you_mean(name, sorted(sold))}" for name in missing]
+        where = ", ".join(fleet.aws_regions)
+        raise InputError(f"instance_types has types not offered in {where}: {', '.join(guesses)}")
 
 
 def zones(
     aws: Aws, aws_region: str, types: Iterable[str], allowed: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Return the zones in which AWS offers each type, by the type's name.
-
-    If `allowed` is not empty, other zones are left out.
-    """
+    """Return the zones in which AWS offers each type, by its name; only `allowed` ones, if any."""
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
     for found in _read_offerings(aws, aws_region, "availability-zone", wanted) if offered else ():
@@ -83,22 +82,6 @@ def zones(
         name: sorted(place for place in places if not allowed or place in allowed)
         for name, places in offered.items()
     }
-
-
-def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
-    """List the fleet's instance types, each with the AWS regions that offer it."""
-    by_region: dict[str, set[str]] = {}
-    for at in fleet.aws_regions:
-        known = [kind.name for kind in resolve(aws, fleet, at)]
-        by_region[at] = {name for name, its in zones(aws, at, known, fleet.zones).items() if its}
-    return [
-        Offer(
-            type=name,
-            aws_regions=[at for at, types in by_region.items() if name in types],
-            others=[at for at, types in by_region.items() if name not in types],
-        )
-        for name in sorted({*fleet.instance_types}.union(*by_region.values()))
-    ]
 
 
 def list_sold(aws: Aws, aws_region: str) -> list[InstanceType]:
@@ -127,11 +110,6 @@ def parse_type(info: InstanceTypeInfoTypeDef) -> InstanceType:
         clusters="cluster" in info.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
         efa=info.get("NetworkInfo", {}).get("EfaSupported", False),
     )
-
-
-def _find_named(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceType]:
-    infos = _read_infos(aws, aws_region, [{"Name": "instance-type", "Values": listed}])
-    return sorted(map(parse_type, infos), key=lambda kind: kind.name)
 
 
 def _find_matching(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
@@ -172,18 +150,6 @@ def _read_offerings(
         pages = aws.ec2(aws_region).get_paginator("describe_instance_type_offerings")
         found = pages.paginate(LocationType=by, Filters=filters)
         return [offering for page in found for offering in page["InstanceTypeOfferings"]]
-
-
-def _check_elsewhere(aws: Aws, fleet: Fleet, aws_region: str, missing: list[str]) -> None:
-    for other in fleet.aws_regions:
-        if other != aws_region and missing:
-            known = {kind.name for kind in _find_named(aws, other, missing)}
-            missing = [name for name in missing if name not in known]
-    if missing:
-        known = {offer["InstanceType"] for offer in _read_offerings(aws, aws_region, "region", [])}
-        guesses = [f"{name}{did_you_mean(name, sorted(known))}" for name in missing]
-        where = ", ".join(fleet.aws_regions)
-        raise InputError(f"instance_types has types not offered in {where}: {', '.join(guesses)}")
 
 
 def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:

@@ -11,24 +11,22 @@ A spot capacity pool's rate of interruptions is estimated from its own nodes and
     (rate of all spot capacity pools x OWN_HOURS + interruptions) / (OWN_HOURS + node hours)
 
 OWN_HOURS is the weight of the rate of all spot capacity pools, in node hours. The result is a
-posterior mean with a gamma prior. A node's weight halves with each HALF_LIFE since its end.
+posterior mean with a gamma prior. Nodes that ended long ago count less.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from trialfleet.gpu_memory import ec2_gpu_bandwidth
-from trialfleet.infra.fleet.spec.machines import Candidate, Pool
+from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType, Pool
 
-HALF_LIFE = timedelta(days=5)
 # Factor on a pool's expected interruptions for a while after an interruption.
 RECENT, RECENT_FACTOR = timedelta(minutes=15), 2.0
+VCPU_BANDWIDTH = 3.2  # GB/s; an m6i has 8 channels of DDR4-3200 for 64 vCPUs
 BOOT_HOURS = 0.1  # boot time of a replacement for an interrupted node
 # The prior of all pools: FIRST_RATE interruptions per node hour, with the weight FIRST_HOURS. The
 # rate lies between the bands of AWS's Spot Instance Advisor (5 to 20 % a month: 0.0001 to 0.0003 an
@@ -38,30 +36,8 @@ FIRST_RATE, FIRST_HOURS, OWN_HOURS = 0.02, 10.0, 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeRecord:
-    """The life of one node.
-
-    Attributes:
-        ended: when the node ended. If AWS gave notice that it may reclaim the node, the time of the
-            notice. For a living node, the present time.
-        interrupted: True if AWS reclaimed the node, or gave notice that it may.
-        bandwidth: GB/s of a copy within the GPU's memory, or None if not measured.
-    """
-
-    pool: Pool
-    launched: datetime
-    ended: datetime
-    interrupted: bool = False
-    bandwidth: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """The node hours and interruptions of one capacity pool.
-
-    Nodes that ended long ago count less. `last` is the time of the last interruption, or None if
-    there was none.
-    """
+    """A capacity pool's node hours and interruptions. Nodes that ended long ago count less."""
 
     hours: float = 0.0
     interruptions: float = 0.0
@@ -70,8 +46,7 @@ class PoolHistory:
     def rate(self, usual: float) -> float:
         """Return the expected interruptions per node hour.
 
-        The fewer node hours this pool has, the nearer the result is to `usual`, the rate of all
-        spot pools.
+        The fewer node hours, the nearer is the result to `usual`, the rate of all spot pools.
         """
         return (usual * OWN_HOURS + self.interruptions) / (OWN_HOURS + self.hours)
 
@@ -118,40 +93,12 @@ class History:
         return pool.rate(usual) * (RECENT_FACTOR if recent else 1.0)
 
 
-def learn_history(records: Iterable[NodeRecord], now: datetime) -> History:
-    """Return the history as known at the time `now`, calculated from the records of nodes."""
-    hours: dict[Pool, float] = defaultdict(float)
-    interruptions: dict[Pool, float] = defaultdict(float)
-    last: dict[Pool, datetime] = {}
-    bandwidths: dict[str, list[float]] = defaultdict(list)
-    for one in records:
-        ended = min(one.ended, now)
-        weight = 0.5 ** ((now - ended) / HALF_LIFE)
-        hours[one.pool] += weight * max(0.0, (ended - one.launched) / timedelta(hours=1))
-        if one.interrupted:
-            interruptions[one.pool] += weight
-            last[one.pool] = max(ended, last.get(one.pool, ended))
-        if one.bandwidth and 0 < one.bandwidth < math.inf:
-            bandwidths[one.pool[0]].append(one.bandwidth)
-    return History(
-        pools={
-            pool: PoolHistory(
-                hours=hours[pool], interruptions=interruptions[pool], last=last.get(pool)
-            )
-            for pool in hours
-        },
-        bandwidths={kind: statistics.median(found) for kind, found in bandwidths.items()},
-        at=now,
-    )
-
-
 def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> list[Candidate]:
-    """Return the candidates with their `speed`, the memory bandwidth of a node's GPUs in GB/s.
+    """Return the candidates with their `speed`, a node's memory bandwidth in GB/s.
 
-    `measured` has the measured bandwidth of one GPU, by instance type. For other types, the GPU's
-    data sheet is used. Data sheets promise too much, so their figures are multiplied by the median
-    ratio of measured bandwidth to data sheet. A GPU without measurement and data sheet gets the
-    lowest bandwidth of the others. If no candidate has a GPU, the speed is the number of vCPUs.
+    `measured` has the bandwidth of one GPU, by instance type. For other types, data sheets count,
+    which promise too much: they are multiplied by the median ratio of measurement to data sheet. A
+    GPU with neither counts as the slowest of the others.
     """
     types = {one.type.name: one.type for one in candidates}
     sheets = {name: ec2_gpu_bandwidth(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}
@@ -163,13 +110,9 @@ def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) 
         name: measured.get(name, sheet * share if sheet else 0.0) for name, sheet in sheets.items()
     }
     slowest = min((speed for speed in known.values() if speed), default=1.0)
-    with_gpus = any(kind.gpus for kind in types.values())
-    return [
-        replace(
-            one,
-            speed=(known[one.type.name] or slowest) * max(1, one.type.gpus)
-            if with_gpus
-            else float(one.type.vcpus),
-        )
-        for one in candidates
-    ]
+
+    def speed(kind: InstanceType) -> float:
+        per_gpu = known[kind.name] or slowest
+        return kind.gpus * per_gpu if kind.gpus else kind.vcpus * VCPU_BANDWIDTH
+
+    return [replace(one, speed=speed(one.type)) for one in candidates]

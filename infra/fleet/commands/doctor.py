@@ -16,8 +16,7 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import quotas
 from trialfleet.infra.fleet.commands import manager_checks, permissions
-from trialfleet.infra.fleet.commands.findings import Finding
-from trialfleet.infra.fleet.commands.permissions import policy_advice
+from trialfleet.infra.fleet.commands.permissions import Finding, policy_advice
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
 
@@ -29,9 +28,9 @@ def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
     credentials, answer = _credentials(aws, fleet)
     found = [credentials, _clock(answer)]
     if credentials.ok:
-        finding, candidates = _candidates(aws, fleet)
+        findings, candidates = _candidates(aws, fleet)
         kinds = sorted({(one.aws_region, one.type.architecture) for one in candidates})
-        found += [finding, *_quotas(aws, fleet, candidates)]
+        found += [*findings, *_quotas(aws, fleet, candidates)]
         found += [_image(aws, fleet, *kind) for kind in kinds]
         found += permissions.examine(aws, fleet)
     return [*found, *manager_checks.examine(fleet)]
@@ -66,20 +65,21 @@ def response_time(answer: Any) -> datetime | None:
     return parsedate_to_datetime(date) if date else None
 
 
-def _candidates(aws: Aws, fleet: Fleet) -> tuple[Finding, list[Candidate]]:
-    check = "instance types and prices"
+def _candidates(aws: Aws, fleet: Fleet) -> tuple[list[Finding], list[Candidate]]:
+    check, troubles = "instance types and prices", list[str]()
     try:
-        found = choice.candidates(aws, fleet)
+        found = choice.candidates(aws, fleet, troubles.append)
     except TrialfleetError as error:
         refused = error.__cause__ is not None  # then the error says what to do
         advice = "" if refused else "change instance_types, zones, aws_regions, spot or price_cap"
-        return Finding(check=check, ok=False, found=str(error), advice=advice), []
+        return [Finding(check=check, ok=False, found=str(error), advice=advice)], []
     best = found[0]
     summary = (
         f"{len(found)} candidates for a node, the cheapest GPU at {best.price_per_gpu:.3f} USD/h: "
         f"{best.type.name} {best.lifecycle} in {best.zone}"
     )
-    return Finding(check=check, ok=True, found=summary), found
+    missing = [Finding(check=check, ok=None, found=trouble) for trouble in troubles]
+    return [Finding(check=check, ok=True, found=summary), *missing], found
 
 
 def _quotas(aws: Aws, fleet: Fleet, candidates: list[Candidate]) -> list[Finding]:

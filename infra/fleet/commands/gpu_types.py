@@ -23,8 +23,8 @@ class GpuType:
         type: the hardware of the instance type, or None without AWS credentials.
         on_demand: USD per hour by AWS region, without unknown prices.
         spot: USD per hour in `zone`, the cheapest zone, or None if AWS lists no spot price.
-        aws_regions: the requested AWS regions that offer the type. Without AWS credentials, those
-            with a known price.
+        aws_regions: the requested AWS regions that offer the type or, without AWS credentials, that
+            have a known price.
         others: the requested AWS regions that don't offer the type. Without AWS credentials, none.
     """
 
@@ -38,9 +38,9 @@ class GpuType:
 
     @property
     def price_per_gpu(self) -> float:
-        """The lowest known price of one GPU in USD per hour, or infinity if no price is known.
+        """The lowest known price of a GPU in USD per hour, or else infinity.
 
-        If the number of GPUs is unknown, the result is the price of the instance.
+        If the number of GPUs is unknown, it is the price of the instance.
         """
         known = [*self.on_demand.values(), *([] if self.spot is None else [self.spot])]
         return min(known, default=math.inf) / (self.type.gpus or 1 if self.type else 1)
@@ -48,10 +48,7 @@ class GpuType:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuTypes:
-    """Instance types, sorted by the price of one GPU, the cheapest first.
-
-    `note` says what is missing without AWS credentials. With credentials, it is empty.
-    """
+    """Instance types, sorted by the price of a GPU, and what is missing without credentials."""
 
     types: Sequence[GpuType]
     note: str = ""
@@ -59,13 +56,12 @@ class GpuTypes:
 
 
 def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) -> GpuTypes:
-    """List the instance types with GPUs that AWS offers in at least one of `aws_regions`.
+    """List the types with GPUs that AWS offers in one of `aws_regions`, and that `fleet` allows.
 
-    With `fleet`, these are only the types that this fleet allows. Without AWS credentials, the list
-    comes from the price table.
+    Without AWS credentials, the list comes from the price table.
     """
     try:
-        by_region = {at: _types(aws, at, fleet) for at in aws_regions}
+        by_region = _types(aws, aws_regions, fleet)
     except FleetError as error:
         if not isinstance(error.__cause__, NoCredentialsError):
             raise
@@ -93,12 +89,14 @@ def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) 
     return GpuTypes(types=_sort_by_price(found))
 
 
-def _types(aws: Aws, aws_region: str, fleet: Fleet | None) -> list[InstanceType]:
+def _types(
+    aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None
+) -> dict[str, list[InstanceType]]:
     if fleet is not None:
-        found = instance_types.resolve(aws, fleet, aws_region)
+        found = instance_types.resolve_everywhere(aws, fleet)
     else:
-        found = instance_types.list_sold(aws, aws_region)
-    return [kind for kind in found if kind.gpus]
+        found = {at: instance_types.list_sold(aws, at) for at in aws_regions}
+    return {at: [kind for kind in kinds if kind.gpus] for at, kinds in found.items()}
 
 
 def _read_price_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:

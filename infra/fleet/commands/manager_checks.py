@@ -11,7 +11,7 @@ from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.fleet.aws import own_instance
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.commands import shell
-from trialfleet.infra.fleet.commands.findings import Finding
+from trialfleet.infra.fleet.commands.permissions import Finding
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.manager import tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -17,18 +18,34 @@ from trialfleet.infra.fleet.aws.clients import (
     explain_error,
     lacks_policy,
 )
+from trialfleet.infra.fleet.aws.launch_template import Template
 from trialfleet.infra.fleet.aws.network import RegionNetwork
 from trialfleet.infra.fleet.choice import instance_types, prices
-from trialfleet.infra.fleet.commands.findings import Finding
 from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances.fleet_request import FleetRequest, Prepared
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate
 
 ALLOWED = "DryRunOperation"
 ADVICE = "attach the policy that `trialfleet fleet plan --policy` prints"
 LATER = "`trialfleet fleet up` will show it"
 Probe = tuple[str, Callable[[], Any]]
 Places = Callable[[], dict[str, RegionNetwork]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The result of one check of `fleet doctor`.
+
+    `ok` is True if there is no problem, and False if `fleet up` would fail. It is None for a
+    warning, or if the check was not possible.
+    """
+
+    check: str
+    ok: bool | None
+    found: str
+    advice: str = ""
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
@@ -69,80 +86,59 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[P
         vpc, its = places()[aws_region].vpc, made("security-group")
         return ec2.create_security_group(GroupName=name, Description="a dry run", VpcId=vpc, **its)
 
-    def launch_template() -> object:
-        data: Any = {"InstanceInitiatedShutdownBehavior": "terminate"}
-        its = made("launch-template")
-        return ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data, **its)
-
-    def placement_group() -> object:
-        its = made("placement-group")
-        return ec2.create_placement_group(GroupName=name, Strategy="cluster", **its)
-
-    place = f"make a placement group in {aws_region}"
-    return [
-        *([(place, placement_group)] if fleet.clusters else []),
-        (f"make a security group in {aws_region}", security_group),
-        (f"make a launch template in {aws_region}", launch_template),
-        (f"launch in {aws_region}", partial(_launch, aws, fleet, aws_region, places)),
-    ]
+    data: Any = {"InstanceInitiatedShutdownBehavior": "terminate"}
+    template = {"LaunchTemplateName": name, "LaunchTemplateData": data, **made("launch-template")}
+    group = {"GroupName": name, "Strategy": "cluster", **made("placement-group")}
+    probes: dict[str, Callable[[], object]] = {
+        "make a security group": security_group,
+        "make a launch template": partial(ec2.create_launch_template, **template),
+        "launch": partial(_launch, aws, fleet, aws_region, places),
+    }
+    if fleet.clusters:
+        probes["make a placement group"] = partial(ec2.create_placement_group, **group)
+    return [(f"{what} in {aws_region}", probe) for what, probe in probes.items()]
 
 
 def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     """Test the permission to launch nodes, with the launch template that `fleet up` made.
 
-    The user needs CreateFleet and also RunInstances, because EC2 Fleet launches in the user's name.
-    This function always raises an error, because AWS answers even an allowed dry run with a
-    ClientError. FleetError if the launch template is missing or does not fit the fleet.
+    EC2 Fleet launches in the user's name, who needs RunInstances too. AWS answers even an allowed
+    dry run with a ClientError. FleetError if there is no launch template that fits the fleet.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:
         raise FleetError("the check needs the launch template that `trialfleet fleet up` makes")
-    name = made[0]["LaunchTemplateName"]
-    efa = name.endswith(launch_template.EFA)
-    architecture = name.removesuffix(launch_template.EFA).rpartition("-")[2]
     kinds = instance_types.resolve(aws, fleet, aws_region)
-    fit: Any = next(
-        (kind.name for kind in kinds if kind.architecture == architecture and kind.efa >= efa), None
-    )
-    if fit is None:
+    suffixes = {
+        kind: launch_template.name_suffix(fleet, kind.architecture, efa=kind.efa) for kind in kinds
+    }
+    name, id_ = made[0]["LaunchTemplateName"], made[0]["LaunchTemplateId"]
+    kind = next((one for one in kinds if name.endswith(f"-{suffixes[one]}")), None)
+    if kind is None:
         raise FleetError(
             f"no instance type of the fleet fits the launch template {name}, which "
             "`trialfleet fleet up` made"
         )
-    subnet = next(iter(places()[aws_region].subnets.values()))
-    ec2, template = aws.ec2(aws_region), made[0]["LaunchTemplateId"]
-    its = [tags.specification(fleet, one) for one in ("instance", "volume")]
+    zone, subnet = next(iter(places()[aws_region].subnets.items()))
+    pool = Candidate(type=kind, aws_region=aws_region, zone=zone, lifecycle="on-demand", price=1.0)
+    template = Template(id=id_, version="$Latest")
+    prepared = Prepared(places=places(), templates={(aws_region, suffixes[kind]): template})
+    request = FleetRequest(name="dry-run", pools=[pool], count=1, least=1, expires="", run="")
+    ec2 = aws.ec2(aws_region)
     try:
-        ec2.create_fleet(
-            DryRun=True,
-            Type="instant",
-            LaunchTemplateConfigs=[
-                {
-                    "LaunchTemplateSpecification": {
-                        "LaunchTemplateId": template,
-                        "Version": "$Latest",
-                    },
-                    "Overrides": [{"InstanceType": fit, "SubnetId": subnet}],
-                }
-            ],
-            TargetCapacitySpecification={
-                "TotalTargetCapacity": 1,
-                "DefaultTargetCapacityType": "on-demand",
-            },
-            TagSpecifications=[tags.specification(fleet, "fleet"), *its],
-        )
+        ec2.create_fleet(DryRun=True, **request.body(fleet, prepared))
     except ClientError as error:
         if error_code(error) != ALLOWED:
             raise
     # RunInstances refuses a subnet if the template has a network interface; EC2 Fleet does not.
-    at: dict[str, Any] = {} if efa else {"SubnetId": subnet}
+    at: dict[str, Any] = {} if fleet.efa and kind.efa else {"SubnetId": subnet}
     ec2.run_instances(
         DryRun=True,
         MinCount=1,
         MaxCount=1,
-        LaunchTemplate={"LaunchTemplateId": template, "Version": "$Latest"},
-        InstanceType=fit,
-        TagSpecifications=its,
+        LaunchTemplate={"LaunchTemplateId": template.id, "Version": template.version},
+        InstanceType=kind.name,  # type: ignore[arg-type]
+        TagSpecifications=[tags.specification(fleet, one) for one in ("instance", "volume")],
         **at,
     )
 

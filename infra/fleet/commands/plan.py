@@ -11,14 +11,13 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.infra.fleet.aws import images, own_instance, policy
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
-from trialfleet.infra.fleet.choice import instance_types, placement_scores, prices
-from trialfleet.infra.fleet.choice.instance_types import Offer
+from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.choice.interruption_history import PoolHistory
 from trialfleet.infra.fleet.commands import manager_checks
-from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_price
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle.up import BOOT_MINUTES
 from trialfleet.infra.fleet.scaling import cost_record
+from trialfleet.infra.fleet.scaling.suitable_types import GangNeed, GangPrice, gang_price
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.limits import affordable_nodes
@@ -41,16 +40,12 @@ class FleetPlan:
         first: number of candidates (spot plus on-demand) that are requested before the others.
         seen: past node hours and interruptions of each candidate, in the order of `candidates`.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
-        placement_scores: AWS's score (1 to 10) for a request of `spot_nodes` nodes, by AWS region.
-            Empty if unknown.
         makes: resources that `fleet up` makes, besides the nodes.
-        most_per_hour: USD per hour of `max_nodes` nodes at the highest price, but at most
-            `hour_cap`.
+        most_per_hour: USD per hour of `max_nodes` nodes at the highest price; at most `hour_cap`.
         on_demand: USD per hour on-demand, by AWS region and type, without unknown prices.
-        offers: which AWS regions offer which type. Empty for a single AWS region.
         problems: reasons why `fleet up` would fail.
-        warnings: settings of the fleet's file that can't be met in full, and nodes in AWS regions
-            that the file no longer names.
+        warnings: settings that can't be met in full, AWS regions whose candidates can't be listed,
+            and nodes in AWS regions that the fleet's file no longer names.
     """
 
     fleet: str
@@ -60,7 +55,6 @@ class FleetPlan:
     spot_share: float
     spot_base: int
     spot_nodes: int
-    placement_scores: Mapping[str, int]
     hour_cap: float | None
     run_cap: float | None
     candidates: Sequence[Candidate]
@@ -71,7 +65,6 @@ class FleetPlan:
     most_per_hour: float
     gangs: Sequence[GangPrice]
     on_demand: Mapping[str, Mapping[str, float]]
-    offers: Sequence[Offer]
     problems: Sequence[str]
     warnings: Sequence[str]
     spot_ceiling: float | None
@@ -88,7 +81,9 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
     """
     account = aws.account(fleet.home)
     history = cost_record.known_history(aws, fleet)
-    candidates = choice.rank_candidates(choice.candidates(aws, fleet), fleet, history)
+    troubles: list[str] = []
+    found = choice.candidates(aws, fleet, troubles.append)
+    candidates = choice.rank_candidates(found, fleet, history)
     living, notices = inventory.living_in_all_regions(aws, fleet)
     dearest = fleet.nodes.max * max(candidate.price for candidate in candidates)
     return FleetPlan(
@@ -98,8 +93,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         max_nodes=fleet.nodes.max,
         spot_share=fleet.spot.share,
         spot_base=fleet.spot.base,
-        spot_nodes=(spot_nodes := fleet.spot.nodes(fleet.nodes.max)),
-        placement_scores=placement_scores.scores(aws, fleet, candidates, spot_nodes),
+        spot_nodes=fleet.spot.nodes(fleet.nodes.max),
         hour_cap=fleet.price_cap.hour,
         run_cap=fleet.price_cap.run,
         candidates=candidates,
@@ -113,9 +107,8 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         most_per_hour=min(dearest, fleet.price_cap.hour or dearest),
         gangs=[gang_price(fleet, gang, candidates) for gang in gangs],
         on_demand=_on_demand_prices(candidates),
-        offers=instance_types.offers(aws, fleet) if len(fleet.aws_regions) > 1 else [],
         problems=_problems(aws, fleet, candidates),
-        warnings=[*notices, *_warnings(fleet, candidates)],
+        warnings=[*troubles, *notices, *_warnings(fleet, candidates)],
         spot_ceiling=fleet.spot.ceiling,
         idle_minutes=fleet.idle_minutes,
         manager=fleet.manager,
@@ -127,8 +120,8 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
     """Write AWS's on-demand prices of the fleet's types to the user's cache. Return its file."""
     types = {
         kind.name
-        for aws_region in fleet.aws_regions
-        for kind in instance_types.resolve(aws, fleet, aws_region)
+        for kinds in instance_types.resolve_everywhere(aws, fleet).values()
+        for kind in kinds
     }
     return prices.refresh(aws, fleet.aws_regions, types)
 

@@ -26,23 +26,20 @@ from trialfleet.infra.pool.machines import Resources
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
     """Launch nodes until `count` are alive, with this machine as their manager.
 
-    If `count` is None, it is the fleet's minimum, but at least one. The nodes' costs belong to
-    `run`, unless it is empty. The result has all living nodes, and AWS's last refusals. If the
-    fleet was taken down by `fleet down`, autoscalers may launch nodes again.
+    The default is the fleet's minimum, but at least one. The nodes' costs belong to `run`, unless
+    it is empty. The result has all living nodes, and AWS's last refusals. After `fleet down`,
+    autoscalers may launch nodes again.
     """
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)
     history = cost_record.known_history(aws, fleet)
-    candidates = choice.rank_candidates(choice.candidates(aws, fleet), fleet, history)
+    found = choice.candidates(aws, fleet, progress)
+    candidates = choice.rank_candidates(found, fleet, history)
     return fleet_up.up(aws, fleet, given, candidates, count, run, progress)
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
-    """Change the number of nodes to `count`. Return a line for each problem.
-
-    Surplus nodes are drained before they end. A problem is a refusal by AWS, or a node that stays
-    because it can't be drained.
-    """
+    """Launch missing nodes, or drain and end surplus ones. Return a line for each problem."""
     fleet_up.check_count(fleet, count)
     living, notices = inventory.living_in_all_regions(aws, fleet)
     if count >= len(living):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from trialfleet.errors import InputError, PoolError, TrialfleetError, join_names
@@ -58,10 +58,10 @@ def missing_programs() -> str:
 
 
 def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str]) -> Instance:
-    """Return the node that a person means by `word`.
+    """Return the node of which `word` is the id, the beginning of the id, or the name in the pool.
 
-    `word` is an instance id, the beginning of one, or a node's name in the pool. `machines` maps
-    these names to instance ids. If several ids begin with `word`, living nodes are preferred.
+    `machines` maps these names to ids. If several ids begin with `word`, living nodes are
+    preferred.
 
     Raises:
         InputError: `word` fits no node, or several ids begin with `word`.
@@ -73,10 +73,16 @@ def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str
     if len(found) > 1:  # prefer living nodes
         found = [node for node in found if node.is_alive] or found
     if len(found) > 1:
-        raise InputError(f"{word!r} matches several nodes: {_id_list(node.id for node in found)}")
+        raise InputError(
+            f"{word!r} matches several nodes: {join_names([node.id for node in found], MOST_NAMED)}"
+        )
     if not found:
         living = [node.id for node in nodes if node.is_alive]
-        known = f"the fleet's nodes are {_id_list(living)}" if living else "the fleet has no node"
+        known = (
+            f"the fleet's nodes are {join_names(living, MOST_NAMED)}"
+            if living
+            else "the fleet has no node"
+        )
         raise InputError(f"no node {word!r}{did_you_mean(word, [*living, *machines])}: {known}")
     (node,) = found
     if not node.is_alive:
@@ -84,7 +90,3 @@ def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str
     if node.state != "running":
         raise TrialfleetError(f"{node.id} isn't running: it is {node.state}")
     return node
-
-
-def _id_list(ids: Iterable[str]) -> str:
-    return join_names(list(ids), MOST_NAMED)

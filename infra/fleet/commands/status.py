@@ -11,13 +11,13 @@ from typing import Any, Literal
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.commands.boot_log import last_messages
-from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.htcondor import demand as pool_demand
 from trialfleet.infra.fleet.htcondor.demand import Demand, PoolView
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.scaling.cost_record import updated_record
 from trialfleet.infra.fleet.scaling.last_report import current_report
+from trialfleet.infra.fleet.scaling.scaling_decision import probed_state
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
@@ -25,7 +25,6 @@ from trialfleet.infra.pool.machines import Machine
 # asked: AWS starts it · booted: it runs but is not in the pool · probing: it is in the pool, but
 # the first probe of its GPU has not ended · joined: it takes trials
 Stage = Literal["asked", "booted", "probing", "joined", "sick", "draining", "ending", "ended"]
-_TAKEN = {"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"}  # AWS's codes
 _ENDS = {
     "Client.UserInitiatedShutdown": "somebody terminated it",
     "Client.InstanceInitiatedShutdown": "it switched itself off",
@@ -50,7 +49,6 @@ class NodeStatus:
     instance: Instance
     machine: Machine | None
     at: datetime
-    wants_gpus: bool
     boot_message: str
     cost: float
     ended_by: str = ""
@@ -63,7 +61,7 @@ class NodeStatus:
             return "ended" if self.instance.state == "terminated" else "ending"
         if self.instance.state != "running" or self.machine is None:
             return "asked" if self.instance.state == "pending" else "booted"
-        state = self.machine.state(self.wants_gpus)
+        state = probed_state(self.machine, self.at)
         return "joined" if state == "well" else state
 
     @property
@@ -71,7 +69,7 @@ class NodeStatus:
         """The reason why the node, or some of its GPUs, takes no trials; empty if they do."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
         if self.machine is not None and stage in {"draining", "sick", "probing", "joined"}:
-            why = self.machine.explanation(self.wants_gpus)
+            why = self.machine.explanation()
             return f"draining: {why or 'no reason given'}" if stage == "draining" else why
         if stage == "asked":
             return "AWS is starting it"
@@ -89,12 +87,12 @@ class NodeStatus:
 
     @property
     def _end_reason(self) -> str:
-        code = self.instance.ended.partition(":")[0]
-        if code in _TAKEN:
+        if self.instance.was_taken_back:
             return f"AWS took the spot instance back ({self.instance.ended})"
         if self.ended_by:
             return self.ended_by
-        return "; ".join(filter(None, (_ENDS.get(code, self.instance.ended), self.boot_message)))
+        ended = _ENDS.get(self.instance.ended.partition(":")[0], self.instance.ended)
+        return "; ".join(filter(None, (ended, self.boot_message)))
 
     @property
     def age_minutes(self) -> float:
@@ -115,7 +113,7 @@ class NodeStatus:
         """Return the status as JSON data."""
         instance, machine = self.instance, self.machine
         idle_since = machine.idle_since if machine else None
-        found = {
+        return {
             "instance": instance.id,
             **{name: getattr(instance, name) for name in _OF_INSTANCE},
             "stage": self.stage,
@@ -131,7 +129,6 @@ class NodeStatus:
             "idle_minutes": _minutes(idle_since, self.at) if idle_since else None,
             "machine": machine.name if machine else "",
         }
-        return dict(to_plain(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,14 +138,10 @@ class FleetStatus:
     Attributes:
         nodes: oldest first, including those that ended in about the last hour.
         demand: what the trials in the queue request, or None if the pool does not answer.
-        price_per_hour: USD per hour of all living nodes.
-        spent: USD of all nodes since `since`, including ended ones.
-        since: when the run began. If None, `spent` has all costs in the fleet's record.
+        spent: USD of all nodes since `since` (the run's start) or, if that is None, in the record.
         unpriced: number of these nodes with an unknown price, which count as 0 in `spent`.
-        silent: the errors of AWS regions that did not list their nodes, by region. Nodes there are
-            missing in `nodes`.
-        notices: what else could not be read, such as an unreachable pool, and why the autoscaler
-            launches no nodes.
+        silent: the errors of AWS regions that did not list their nodes. `nodes` lacks these.
+        notices: what else could not be read, and why the autoscaler launches no nodes.
     """
 
     fleet: str
@@ -180,14 +173,13 @@ class FleetStatus:
     def to_json(self) -> dict[str, Any]:
         """Return the status as JSON data."""
         nodes = [node.to_json() for node in self.nodes]
-        return {"schema": 1, **to_plain(vars(self) | {"nodes": nodes})}
+        return {"schema": 1, **vars(self), "nodes": nodes}
 
 
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
-    """Return the present state of a fleet.
+    """Return the present state of a fleet. FleetError if no AWS region lists its nodes.
 
-    If `run` is given, only this run's trials and the costs since its start count. Otherwise the
-    trials of all runs and all recorded costs count. FleetError if no AWS region lists its nodes.
+    With `run`, only this run's trials and the costs since its start count.
     """
     now = now or datetime.now(UTC)
     fleet, unknown = inventory.with_earlier_regions(aws, fleet)  # nodes there still cost money
@@ -206,7 +198,6 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
             instance=i,
             machine=here.get(i.id),
             at=now,
-            wants_gpus=fleet.brings_gpus,
             boot_message=messages.get(i.id, ""),
             cost=record.lifetimes[i.id].cost(now),
             ended_by=record.lifetimes[i.id].why,

@@ -23,7 +23,10 @@ GROUP_ATTRIBUTES = [
     *("JobStatus", "JobUniverse", "AutoClusterId", "RequestCpus", "RequestGPUs", "RequestMemory"),
     *("TrialfleetRun", "TrialfleetFolder", "TrialfleetGangMin"),
 ]
-FIRST_ATTRIBUTES = ["ClusterId", "ProcId", "EnteredCurrentStatus", "Requirements"]
+FIRST_ATTRIBUTES = [
+    *("ClusterId", "ProcId", "EnteredCurrentStatus", "Requirements"),
+    *("RequestDisk", "TransferInputSizeMB"),  # the disk's expression refers to the size
+]
 GANG_ATTRIBUTES = sorted({*GROUP_ATTRIBUTES, *FIRST_ATTRIBUTES})
 AS_TEXT = {"Requirements"}  # kept as an unevaluated expression
 SINCE = "EnteredCurrentStatus"
@@ -37,7 +40,7 @@ class Group:
     """Trials with equal requests, or jobs of one gang (a training over several jobs).
 
     Attributes:
-        need: the resources that each job requests.
+        need: the resources that each job requests, besides `disk_bytes` of a disk.
         requirements: the ClassAd expression that a slot must also satisfy.
         since: when the first job began to wait or to run. None if HTCondor doesn't say.
         least: the number of jobs that must still start before the gang can train. 1 without a gang.
@@ -45,6 +48,7 @@ class Group:
 
     need: Resources
     jobs: int
+    disk_bytes: float = 0
     requirements: str = ""
     since: datetime | None = None
     least: int = 1
@@ -79,11 +83,10 @@ class PoolView:
 def read_pool(
     fleet: str | None = None, run: str = "", folder: str = "", *, named: bool = True
 ) -> PoolView:
-    """Return a fleet's nodes in the pool, and what a run's trials request.
+    """Return a fleet's nodes in the pool (None: of all fleets), and what a run's trials request.
 
-    `run` and `folder` choose the run as in `select_run`. If `fleet` is None, the nodes of all
-    fleets are returned. With `named`, the result has each node's jobs and trials. PoolError if
-    several runs have the id `run`.
+    `run` and `folder` choose the run as in `select_run`. With `named`, the result has each node's
+    jobs and trials. PoolError if several runs have the id `run`.
     """
     demand = read_demand(_jobs(run, folder))
     return PoolView(nodes=fleet_machines(fleet, named=named, whole=named), demand=demand)
@@ -92,9 +95,9 @@ def read_pool(
 def _jobs(run: str, folder: str) -> list[Ad]:
     """Return a ClassAd for each group of equal trials in the queue, and for each job of a gang.
 
-    The schedd can't group jobs by the `FIRST_ATTRIBUTES`. A group gets these attributes from its
-    first job, because this job gets a slot first. Until the first node joins, HTCondor does not
-    compare the jobs' requirements, so jobs of one group may have different requirements.
+    The schedd can't group jobs by the `FIRST_ATTRIBUTES`. A group gets these from its first job,
+    which gets a slot first. Until the first node joins, HTCondor does not compare the jobs'
+    requirements, so these may differ within a group.
     """
     own = f"{OF_RUNS} && TrialfleetRun =?= {quote(run)}" if run else OF_RUNS
     found = select_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
@@ -112,17 +115,14 @@ def _jobs(run: str, folder: str) -> list[Ad]:
 
 
 def _first(group: Ad) -> str:
-    """Return the id of a group's first job.
-
-    The group's ClassAd has the jobs' ids as the text `JobIds`, such as `7.0` or `7.0 ... 9.3`.
-    """
+    """Return the id of a group's first job, from its `JobIds`, such as `7.0 ... 9.3`."""
     return str(group["JobIds"]).split()[0].rstrip(",")
 
 
 def _ids_constraint(ids: Iterable[str]) -> str:
-    """Return a constraint that selects the jobs `ids`.
+    """Return a constraint that selects the jobs `ids`, and perhaps others.
 
-    It may also select other jobs, because it tests cluster and process numbers separately.
+    It tests cluster and process numbers separately.
     """
     parts = [id_.split(".") for id_ in ids]
     clusters, procs = (",".join(sorted({part[i] for part in parts})) for i in (0, 1))
@@ -132,11 +132,10 @@ def _ids_constraint(ids: Iterable[str]) -> str:
 def fleet_machines(
     fleet: str | None = None, *, named: bool = False, whole: bool = True
 ) -> tuple[Machine, ...]:
-    """Return the machines of a fleet that have joined the pool.
+    """Return the machines of a fleet (None: of all fleets) that have joined the pool.
 
-    If `fleet` is None, the machines of all fleets are returned. With `named`, the result has each
-    machine's trials. Without `whole`, the result lacks the jobs' ids, because the dynamic slots, in
-    which jobs run, are not read.
+    With `named`, the result has each machine's trials. Without `whole`, it lacks the jobs' ids,
+    because the dynamic slots, in which jobs run, are not read.
     """
     own = f" && TrialfleetFleet =?= {quote(fleet)}" if fleet is not None else ""
     uncut = "" if whole else ' && SlotType =!= "Dynamic"'
@@ -148,8 +147,7 @@ def fleet_machines(
 def select_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
     """Return those of `jobs` that belong to one run, or all if no run is given.
 
-    The run is the one in `folder` or, if `folder` is empty, the one with the id `run`. PoolError if
-    several runs have this id.
+    It is the run in `folder` or else the one with the id `run`. PoolError if several have this id.
     """
     if folder:
         return [job for job in jobs if job.get("TrialfleetFolder") == folder]
@@ -176,22 +174,23 @@ def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
 
 def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tuple[Group, ...]:
     """Return the jobs with one of `statuses` in groups, the largest request first."""
-    of: dict[tuple[Resources, str, int], list[Mapping[str, Any]]] = defaultdict(list)
+    of: dict[tuple[Resources, float, str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for job in jobs:
         if job.get("JobStatus") in statuses:
-            need = parse_room(job, "Request{}")
+            need, disk = parse_room(job, "Request{}"), (number(job, "RequestDisk") or 0) * 1024
             # Among equal gangs, the oldest comes first.
-            of[need, str(job.get("Requirements", "")), -_gang(job)].append(job)
+            of[need, disk, str(job.get("Requirements", "")), -_gang(job)].append(job)
     begun = Counter(_gang(job) for job in jobs if job.get("JobStatus") in ACTIVE)
     return tuple(
         Group(
             need=need,
+            disk_bytes=disk,
             requirements=requirements,
             jobs=sum(int(number(job, "JobCount") or 1) for job in alike),
             since=min((moment(at) for job in alike if (at := number(job, SINCE))), default=None),
             least=_least(alike[0], begun),
         )
-        for (need, requirements, _), alike in sorted(
+        for (need, disk, requirements, _), alike in sorted(
             of.items(), reverse=True, key=lambda item: item[0]
         )
     )

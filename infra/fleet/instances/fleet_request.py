@@ -1,10 +1,9 @@
 """A request for nodes to EC2 Fleet, in which AWS chooses among several capacity pools.
 
-A capacity pool is an instance type in a zone. For spot, AWS chooses with its strategy
-`price-capacity-optimized`, for on-demand with `lowest-price`. It compares prices per unit of
-weighted capacity. A pool's weight is the expected finished work of one of its nodes, relative to
-the slowest pool. For `count` nodes, the target capacity is `count` times the slowest pool's weight.
-So AWS starts at most `count` nodes, and fewer if it chooses faster pools.
+A capacity pool is an instance type in a zone. AWS compares their prices per unit of weighted
+capacity. A pool's weight is the expected finished work of a node, relative to the slowest pool. The
+target capacity of `count` nodes is `count` times the slowest pool's weight, so AWS starts at most
+`count` nodes, and fewer if it chooses faster pools.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 class Prepared:
     """The AWS resources that launches need.
 
-    `places` lacks AWS regions without a subnet. `make` creates the launch templates of another
-    region, and the resources to which they refer.
-    `templates` has the templates made so far, by AWS region and name suffix.
+    `places` lacks AWS regions without a subnet. `make` creates a region's launch templates, and
+    what they refer to. `templates` has those made so far, by region and name suffix.
     """
 
     places: dict[str, RegionNetwork]
@@ -80,9 +78,8 @@ class FleetRequest:
     Attributes:
         name: its client token, and a tag of its instances. A repeated request has the same name.
         pools: the capacity pools among which AWS chooses, each with a subnet.
-        count: AWS starts at most this number of nodes.
-        least: AWS starts at least this number of nodes, or none. This only counts if the fleet
-            serves gangs (trainings over several nodes).
+        count, least: AWS starts at most `count` nodes; for gangs (trainings over several nodes), at
+            least `least` or none.
         expires: the end of the nodes' first lease.
         run: the run to which the nodes' costs belong. May be empty.
     """
@@ -96,10 +93,9 @@ class FleetRequest:
 
     @property
     def most_expensive(self) -> Candidate:
-        """The most expensive capacity pool.
+        """The most expensive capacity pool, with whose price the request tags all nodes.
 
-        The request tags all new nodes with this pool's price, because AWS has not chosen the pools
-        yet. The tags are corrected after the launch.
+        AWS has not chosen the pools yet. The tags are corrected after the launch.
         """
         return max(self.pools, key=lambda one: one.price)
 
@@ -200,7 +196,7 @@ class FleetRequest:
 def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
     """Return each pool's weight, in proportion to the finished work of a node per hour.
 
-    The slowest pool has the weight `SLOWEST`. No weight exceeds `heaviest`.
+    The slowest pool has the weight `SLOWEST`, but no weight exceeds `heaviest`.
     """
     slowest = min(one.throughput for one in pools)
     return {one: min(heaviest, round(SLOWEST * one.throughput / slowest)) for one in pools}
@@ -209,8 +205,7 @@ def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[C
 def _largest_weight(fleet: Fleet, lifecycle: Lifecycle) -> int:
     """Return the largest weight that a capacity pool may have.
 
-    For spot, EC2 gets the fleet's maximum price divided by the weight. EC2 refuses a quotient of
-    `LEAST_MAX_PRICE` or less.
+    For spot, EC2 gets the fleet's maximum price divided by it, and refuses `LEAST_MAX_PRICE`.
     """
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST

@@ -35,19 +35,17 @@ PAGE = 1_000  # instances in an answer of AWS, its maximum
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     """List the fleet's living instances in all its AWS regions, oldest first.
 
-    With `gone`, instances that are shutting down or terminated are included. AWS lists terminated
-    instances for about an hour.
+    With `gone`, those that are ending or ended are included, which AWS lists for about an hour.
     """
-    found = list_instances(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
-    return [instance for instance in found if gone or instance.is_alive]
+    listing = list_by_region(aws, fleet)
+    for refusal in listing.silent.values():
+        raise refusal
+    return [instance for instance in listing.instances if gone or instance.is_alive]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A fleet's instances, including ended ones, oldest first.
-
-    `silent` has the error of each AWS region that did not list its instances.
-    """
+    """A fleet's instances, oldest first, and the errors of AWS regions that did not list them."""
 
     instances: list[Instance]
     silent: Mapping[str, FleetError]
@@ -63,7 +61,7 @@ def list_regions(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -
     found, silent = [], {}
     for aws_region in aws_regions:
         try:
-            found += list_instances(aws, [aws_region], filters)
+            found += list_instances(aws, aws_region, filters)
         except FleetError as error:
             silent[aws_region] = error
     return Listing(instances=sorted(found, key=_age), silent=silent)
@@ -72,8 +70,7 @@ def list_regions(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -
 def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
     """Return `fleet` with all AWS regions that it has ever used, and an error or an empty text.
 
-    The first region of the returned fleet has the bucket and the pool's token. After an error,
-    `fleet` is returned unchanged.
+    The first region has the bucket and the pool's token. After an error, `fleet` is unchanged.
     """
     try:
         noted = bucket.noted_regions(aws, fleet)
@@ -85,11 +82,10 @@ def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
 
 
 def living_in_all_regions(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
-    """Return the living instances in all AWS regions that the fleet has used. Also return notices.
+    """Return the living instances in all AWS regions that the fleet has used, and notices.
 
-    The oldest instance comes first. The notices tell of nodes in AWS regions that the fleet's file
-    no longer names, and of errors in listing these regions. FleetError if a region that the file
-    names does not list its instances.
+    The notices tell of nodes in AWS regions that the fleet's file no longer names, and of errors
+    there. FleetError if a region that the file names does not list its instances.
     """
     everywhere, unknown = with_earlier_regions(aws, fleet)
     listing = list_by_region(aws, everywhere)
@@ -110,19 +106,13 @@ def living_in_all_regions(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[
     return living, notices
 
 
-def list_instances(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list[Instance]:
-    """List the instances that match EC2's `filters`, including ended ones, oldest first."""
-    found = []
-    for aws_region in aws_regions:
-        with asking(f"the instances in {aws_region}"):
-            pages = (
-                aws.ec2(aws_region)
-                .get_paginator("describe_instances")
-                .paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
-            )
-            listed = pages.search("Reservations[].Instances[]")
-            found += [parse_instance(one, aws_region) for one in listed]
-    return sorted(found, key=_age)
+def list_instances(aws: Aws, aws_region: str, filters: Sequence[Any]) -> list[Instance]:
+    """List the instances in an AWS region that match EC2's `filters`, oldest first."""
+    with asking(f"the instances in {aws_region}"):
+        pages = aws.ec2(aws_region).get_paginator("describe_instances")
+        found = pages.paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
+        listed = found.search("Reservations[].Instances[]")
+        return sorted((parse_instance(one, aws_region) for one in listed), key=_age)
 
 
 def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
@@ -151,13 +141,11 @@ def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
 
 
 def list_resources(aws: Aws, fleet: Fleet, aws_regions: Sequence[str]) -> list[str]:
-    """Return a line for each AWS resource that the fleet still has, first its instances.
-
-    Resources of EC2 are listed only if they are in `aws_regions`.
-    """
+    """Return a line for each AWS resource that the fleet still has; of EC2, in `aws_regions`."""
     found = [
         f"instance {instance.id} in {instance.aws_region}"
-        for instance in list_instances(aws, aws_regions, [tags.fleet_filter(fleet)])
+        for aws_region in aws_regions
+        for instance in list_instances(aws, aws_region, [tags.fleet_filter(fleet)])
         if instance.state != "terminated"
     ]
     for aws_region in aws_regions:

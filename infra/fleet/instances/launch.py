@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries
-from trialfleet.infra.fleet.aws.clients import Aws, asking, explain_error
+from trialfleet.infra.fleet.aws.clients import Aws, asking, error_code, explain_error
 from trialfleet.infra.fleet.choice.candidates import worth_most
 from trialfleet.infra.fleet.instances import inventory, request_names
 from trialfleet.infra.fleet.instances.fleet_request import Answer, Failure, FleetRequest, Prepared
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 WINDOW = timedelta(minutes=10)  # period in which a repeated request has the same name
+SOON = retries.SOON[:3]  # seconds between looks for the instances of an earlier request
 TWICE = "IdempotentParameterMismatch"
 # AWS's codes for a pool without room or a limit; another type or zone may work.
 UNAVAILABLE = {
@@ -44,13 +45,10 @@ UNAVAILABLE = {
     TWICE: "an earlier request of this name failed",
 }
 # AWS's codes for a temporary failure, which says nothing about the pool.
-BUSY = dict.fromkeys(
-    ("InternalError", "RequestLimitExceeded", "ServiceUnavailable", "Unavailable"), "AWS is busy"
-)
+BUSY = {"InternalError", "RequestLimitExceeded", "ServiceUnavailable", "Unavailable"}
 NO_REASON = "NoReason"
-FLEETING = {
-    UNAVAILABLE[code]
-    for code in ("InsufficientCapacity", "InsufficientFreeAddressesInSubnet", TWICE)
+TEMPORARY = {NO_REASON, TWICE, "InsufficientFreeAddressesInSubnet", *BUSY} | {
+    code for code, words in UNAVAILABLE.items() if words == "no capacity"
 }
 JUST_MADE = {
     "InvalidGroup.NotFound",
@@ -64,8 +62,8 @@ JUST_MADE = {
 class Refusal:
     """Capacity pools that AWS or the fleet's limits refused, and the reason.
 
-    `code` is AWS's error code, or empty if there is none. `is_error` means that the cause is not
-    in the capacity pools, but in a permission, for example, or in the request itself.
+    `code` is AWS's error code, or empty. `is_error` means that the cause is not in the capacity
+    pools, but in a permission, for example, or in the request itself.
     """
 
     pools: str
@@ -76,9 +74,7 @@ class Refusal:
     @property
     def is_temporary(self) -> bool:
         """True if a later request may succeed. For a quota or a price, for example, it is False."""
-        if self.code in {NO_REASON, *BUSY}:
-            return True
-        return UNAVAILABLE.get(self.code) in FLEETING
+        return self.code in TEMPORARY
 
     def __str__(self) -> str:
         return f"{self.pools}: {self.reason}"
@@ -107,18 +103,17 @@ def launch(
 ) -> Launched:
     """Request `count` more nodes, the best candidates first. Return new nodes and refusals.
 
-    AWS may start fewer nodes. The fleet's cap on costs per hour is kept. `unlisted` has nodes that
-    AWS may not list yet. They count as the fleet's nodes. The call waits up to two minutes until
-    AWS knows new resources, such as launch templates.
+    AWS may start fewer nodes. The fleet's cap on costs per hour is kept. `unlisted` has nodes of
+    the fleet that AWS may not list yet. The call waits up to two minutes until AWS knows new
+    resources.
 
-    The nodes of a gang (a training over several nodes) are in one zone, because traffic between
-    zones is slow and costs money. If the fleet has nodes, the zone of the oldest node is taken. A
-    gang can't use fewer than `least` nodes, so a zone with less room is skipped. The nodes of a
-    gang are all spot or all on-demand, because these two need separate requests.
+    The nodes of a gang (a training over several nodes) are in one zone, that of the oldest node,
+    because traffic between zones is slow and costs money. A gang can't use fewer than `least`
+    nodes, so a zone with less room is skipped. They are all spot or all on-demand, which need
+    separate requests.
 
     FleetError if no node was launched, because every request was an error, or because AWS did not
-    answer one. After the latter no other candidate is requested, because AWS may have started
-    nodes.
+    answer one. After the latter no other is sent, because AWS may have started nodes.
     """
     known = inventory.instances(aws, fleet, gone=True)
     listed = {one.id for one in known}
@@ -149,14 +144,8 @@ def launch(
                 missing -= len(got.instances)
                 if not got.instances:
                     break
-    return _with_nodes_or_reasons(launched)
-
-
-def _with_nodes_or_reasons(launched: Launched) -> Launched:
-    """Return `launched`. Raise FleetError if it has no node and all of its refusals are errors."""
-    refusals = launched.refusals
-    if refusals and not launched.instances and all(one.is_error for one in refusals):
-        raise FleetError(str(refusals[0]))
+    if launched.refusals and not launched.instances and all(r.is_error for r in launched.refusals):
+        raise FleetError(str(launched.refusals[0]))
     return launched
 
 
@@ -179,10 +168,7 @@ def _launched_lines(instances: Sequence[Instance]) -> list[str]:
 def _split(
     fleet: Fleet, living: Sequence[Instance], count: int, least: int
 ) -> dict[Lifecycle, int]:
-    """Divide `count` new nodes into spot and on-demand ones, by the fleet's share of spot nodes.
-
-    For gangs, each of the two numbers is 0 or at least `least`.
-    """
+    """Divide `count` new nodes into spot and on-demand, for gangs each 0 or at least `least`."""
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
     if fleet.gangs and count:
@@ -195,8 +181,7 @@ def _split(
 def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
     """Divide `pools` into requests, each for one AWS region. The best request comes first.
 
-    With `one_type` each request has a single instance type, because a gang is only as fast as its
-    slowest node.
+    With `one_type` each has a single instance type: a gang is only as fast as its slowest node.
     """
     first = set(worth_most(pools))
     groups: dict[tuple[bool, str, str], list[Candidate]] = defaultdict(list)
@@ -210,8 +195,7 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
 class _Order:
     """The state of one launch.
 
-    `known` has the fleet's instances, including new ones. `pauses` are those that are left until
-    AWS must know all new resources.
+    `known` has all instances of the fleet. `pauses` are left until AWS must know all new resources.
     """
 
     aws: Aws
@@ -254,10 +238,14 @@ class _Order:
             reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
             return Launched(refusals=_group_refusals(pools, reason))
         least = min(least, wanted)
-        affordable = [self._affordable_nodes(one) for one in usable]
+        cap, living = self.fleet.price_cap.hour, self.living_instances
+        affordable = [
+            affordable_nodes(cap, sum(node.price_or(one.price) for node in living), one.price)
+            for one in usable
+        ]
         first = next((number for number in affordable if number >= least), 0)
         if not first:
-            reason = f"would exceed the cap of {self.fleet.price_cap.hour} USD per hour"
+            reason = f"would exceed the cap of {cap} USD per hour"
             return Launched(refusals=_group_refusals(usable, reason))
         count = min(wanted, first)
         paid = [one for one, number in zip(usable, affordable, strict=True) if number >= count]
@@ -272,7 +260,9 @@ class _Order:
             if not answer.made and any(map(_is_unanswered, answer.failures)):
                 raise _client_error(answer.failures[0])
         if not answer.made and answer.failures and not any(map(_word, answer.failures)):
-            return Launched(refusals=[_lasting_refusal(what, answer.failures[0])])
+            refusal = _client_error(answer.failures[0])
+            reason, code = explain_error(refusal), error_code(refusal)
+            return Launched(refusals=[Refusal(pools=what, reason=reason, code=code, is_error=True)])
         instances = [self._new_instance(id_, pool, name) for id_, pool in answer.made.items()]
         self.known += instances
         self.refused |= {one.pool.pool for one in answer.failures if one.pool}
@@ -294,10 +284,6 @@ class _Order:
         except FleetError as error:
             return str(error)
         return ""
-
-    def _affordable_nodes(self, candidate: Candidate) -> int:
-        used = sum(one.price_or(candidate.price) for one in self.living_instances)
-        return affordable_nodes(self.fleet.price_cap.hour, used, candidate.price)
 
     def _send_until_known(
         self, pools: Sequence[Candidate], count: int, least: int
@@ -326,10 +312,7 @@ class _Order:
             retries.sleep(pause)
 
     def _answer(self, request: FleetRequest) -> Answer:
-        """Send a request, and return AWS's answer.
-
-        If a request of this name was sent before, the answer has the instances of that request.
-        """
+        """Return AWS's answer to a request or, if it was sent before, the instances of then."""
         answer = request.send(self.aws, self.fleet, self.prepared)
         earlier = any(one.code == TWICE for one in answer.failures)
         if earlier or not (answer.made or answer.failures):
@@ -341,10 +324,7 @@ class _Order:
 
     @property
     def _lease_end(self) -> str:
-        """The end of new nodes' first lease.
-
-        It stays the same for ten minutes, because repeated requests must be equal.
-        """
+        """The end of new nodes' first lease, the same in a `WINDOW`: repeats must be equal."""
         end = datetime.fromtimestamp((self._window_number + 1) * WINDOW.total_seconds(), UTC)
         return names.time_text(end + timedelta(minutes=self.fleet.lease_minutes))
 
@@ -362,16 +342,21 @@ class _Order:
         return request_names.first_unrefused(self.fleet.full_name, self._window_number, parts)
 
     def _wait_until_listed(self, request: FleetRequest) -> list[Instance]:
-        """Return the instances of an earlier request of this name, once AWS lists them."""
-        made: dict[str, Instance] = {}
+        """Return the instances of an earlier request of this name, once AWS lists them.
 
-        def there() -> bool:
-            found = inventory.instances(self.aws, self.fleet)
-            made.update({one.id: one for one in found if one.launch == request.name})
-            return len(made) >= request.count
+        AWS may have started fewer than `count`, or none. So the wait ends when their number no
+        longer grows, or after a few seconds without any: the next request comes later.
+        """
+        made: list[Instance] = []
 
-        retries.wait_for(there)
-        return list(made.values())
+        def settled() -> bool:
+            nonlocal made
+            before, found = len(made), inventory.instances(self.aws, self.fleet)
+            made = [one for one in found if one.launch == request.name]
+            return len(made) >= request.count or 0 < before == len(made)
+
+        retries.wait_for(settled, SOON)
+        return made
 
     def _new_instance(self, id_: str, pool: Candidate, name: str) -> Instance:
         return Instance(
@@ -395,11 +380,6 @@ def _client_error(failure: Failure) -> ClientError:
     return ClientError(error, "CreateFleet")  # type: ignore[arg-type]
 
 
-def _lasting_refusal(what: str, failure: Failure) -> Refusal:
-    reason = explain_error(_client_error(failure))
-    return Refusal(pools=what, reason=reason, code=failure.code, is_error=True)
-
-
 def _group_refusals(pools: Sequence[Candidate], reason: str) -> list[Refusal]:
     alike: dict[str, list[Candidate]] = defaultdict(list)
     for one in pools:
@@ -408,7 +388,7 @@ def _group_refusals(pools: Sequence[Candidate], reason: str) -> list[Refusal]:
 
 
 def _word(failure: Failure) -> str:
-    busy = BUSY.get(failure.code, "") if failure.pool else ""
+    busy = "AWS is busy" if failure.pool and failure.code in BUSY else ""
     return UNAVAILABLE.get(failure.code, busy)
 
 

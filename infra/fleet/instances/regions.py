@@ -1,17 +1,13 @@
 """Parallel calls to a fleet's AWS regions, so that a slow region does not delay the others.
 
-EC2 limits an account's calls in a region by token buckets. "Request throttling for the Amazon EC2
-API" (docs.aws.amazon.com/ec2/latest/devguide) has the buckets' sizes and refills per second:
-
-    DescribeInstances, with a filter     100, 20
-    CreateTags                           100, 10
-    TerminateInstances                   100,  5; and 1000, 20 for the instances that it names
-    CreateFleet, RunInstances              5,  2; and 1000,  2 for the instances that they start
+EC2 limits an account's calls in a region, per second in the long run: DescribeInstances to 20,
+CreateTags to 10, TerminateInstances to 5, CreateFleet to 2 ("Request throttling for the Amazon EC2
+API", docs.aws.amazon.com/ec2/latest/devguide).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +16,7 @@ from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import tags
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
@@ -30,39 +27,27 @@ REREAD = timedelta(minutes=10)  # period after which the list of earlier regions
 Renew = Callable[[Sequence[Instance]], list[Instance]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Answer:
-    instances: list[Instance] | None
-    silence: FleetError | None
-    trouble: FleetError | None
+# A region's instances, or None if it never answered; why it did not answer now; other errors.
+_Answer = tuple[list[Instance] | None, FleetError | None, list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegionListings:
-    """The answers of all AWS regions to a request for the fleet's instances.
+class RegionListings(Listing):
+    """The fleet's instances in all AWS regions, as each region listed them last.
 
-    Attributes:
-        instances: all instances, including ended ones. For a region that did not answer, its last
-            answer counts.
-        silent: the error of each AWS region in the fleet's file that did not answer.
-        troubles: errors in renewing leases, and in looking for earlier regions and their instances.
-        unknown: AWS regions that have never answered.
-        nothing: True if no AWS region has ever answered.
+    `silent` has only regions in the fleet's file, and `unknown` all that never answered. `troubles`
+    are errors in renewing leases and in earlier regions.
     """
 
-    instances: list[Instance]
-    silent: Mapping[str, FleetError]
     troubles: list[str]
     unknown: list[str]
-    nothing: bool
 
 
 class Regions:
     """A fleet's instances by AWS region, as each region listed them last.
 
-    The fleet may still have nodes in earlier regions, which its file no longer names. These nodes
-    count as the fleet's until their leases end. An earlier region that does not answer prevents no
-    launches, because the user may have disabled this region.
+    Nodes in earlier regions, which its file no longer names, count as the fleet's until their
+    leases end. Such a region may be disabled, so its silence prevents no launches.
     """
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
@@ -76,44 +61,42 @@ class Regions:
     def list_instances(
         self, launched: Sequence[Instance], renew: Renew | None, now: datetime
     ) -> RegionListings:
-        """List the instances of each AWS region, and renew their leases with the function `renew`.
+        """List the instances of each AWS region, and renew their leases with `renew`, if given.
 
-        If a region has not answered after PATIENCE seconds, the result has the instances of its
-        last answer. `renew` gets the instances that a region lists or, if the region refuses to
-        list them, those that it listed last. It also gets the `launched` instances, because AWS may
-        not list them yet. Leases in earlier regions are not renewed. If `renew` is None, no lease
-        is renewed.
+        `renew` gets the instances that a region lists or, if it refuses, those that it listed last,
+        and the `launched` ones, which AWS may not list yet. After PATIENCE seconds without an
+        answer, the last one counts. Leases in earlier regions are not renewed.
         """
         silent = self._ask_all(self._fleet.aws_regions, launched, renew)
         unknown, earlier = self._read_earlier(now), self._earlier
         silent |= self._ask_all(earlier, (), None)
         troubles = [unknown] if unknown else []
         for aws_region in (*self._fleet.aws_regions, *earlier):
-            answer = self._answer(aws_region)
-            if answer and answer.instances is not None:
-                self._last[aws_region] = answer.instances
-            if answer and answer.silence:
-                silent[aws_region] = answer.silence
-            if answer and answer.trouble:
-                troubles.append(str(answer.trouble))
-            if aws_region in self._asked:
+            if (asked := self._asked.get(aws_region)) is None:
+                continue  # it can't be asked, and is in `silent`
+            if not asked.done():
                 why = f"AWS has not answered within {PATIENCE:g} s"
                 silent[aws_region] = FleetError(f"the instances in {aws_region}: {why}")
+                continue
+            del self._asked[aws_region]
+            known, silence, errors = asked.result()
+            if known is not None:
+                self._last[aws_region] = known
+            if silence:
+                silent[aws_region] = silence
+            troubles += errors
         troubles += [str(silent.pop(one)) for one in earlier if one in silent]
-        instances = [instance for region in self._last.values() for instance in region]
         return RegionListings(
-            instances=instances,
+            instances=[instance for region in self._last.values() for instance in region],
             silent=silent,
             troubles=troubles,
             unknown=[one for one in (*self._fleet.aws_regions, *earlier) if one not in self._last],
-            nothing=not self._last,
         )
 
     def _read_earlier(self, now: datetime) -> str:
         """Find AWS regions that the fleet used before. Return an error, or an empty text.
 
-        The regions are looked up again every ten minutes, because another run may add regions. No
-        region is dropped, because it may still have nodes.
+        Another run may add regions, so they are looked up again every ten minutes. None is dropped.
         """
         if self._earlier_read and abs(now - self._earlier_read) < REREAD:
             return ""
@@ -142,28 +125,17 @@ class Regions:
         wait([self._asked[one] for one in aws_regions if one in self._asked], PATIENCE)
         return silent
 
-    def _answer(self, aws_region: str) -> _Answer | None:
-        asked = self._asked.get(aws_region)
-        if asked is None or not asked.done():
-            return None
-        return self._asked.pop(aws_region).result()
-
     def _ask(self, aws_region: str, launched: Sequence[Instance], renew: Renew | None) -> _Answer:
-        listed, silence, trouble = None, None, None
+        known, silence = self._last.get(aws_region), None
         try:
-            listed = inventory.list_instances(
-                self._aws, [aws_region], [tags.fleet_filter(self._fleet)]
-            )
+            filters = [tags.fleet_filter(self._fleet)]
+            known = inventory.list_instances(self._aws, aws_region, filters)
         except FleetError as error:
             silence = error
-        known = self._last.get(aws_region, []) if listed is None else listed
-        ids = {instance.id for instance in known}
+        ids = {instance.id for instance in known or ()}
         unlisted = [one for one in launched if one.id not in ids]
-        if renew is not None:
-            try:
-                renewed = {one.id: one for one in renew([*known, *unlisted])}
-                known = [renewed.get(one.id, one) for one in known]
-            except FleetError as error:
-                trouble = error
-        is_known = listed is not None or aws_region in self._last
-        return _Answer(instances=known if is_known else None, silence=silence, trouble=trouble)
+        try:
+            renewed = {one.id: one for one in renew([*(known or ()), *unlisted])} if renew else {}
+        except FleetError as error:
+            return known, silence, [str(error)]
+        return known and [renewed.get(one.id, one) for one in known], silence, []

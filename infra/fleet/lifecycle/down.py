@@ -41,11 +41,10 @@ def down(
 ) -> list[str]:
     """Delete all AWS resources of a fleet. Return a line for each error and for what is left.
 
-    `drain` gets the living nodes before they are terminated. `keep` gets AWS's last list of
-    instances, and saves the record of costs. The call waits up to ten minutes until the nodes are
-    gone. After an error, the call continues, but leaves the bucket, because a later `fleet down`
-    reads there which AWS regions the fleet has used. FleetError if the AWS credentials are missing
-    or refused.
+    `drain` gets the living nodes before they are terminated, and `keep` AWS's last list of
+    instances, to save the record of costs. The call waits up to ten minutes until the nodes are
+    gone. After an error, it continues, but leaves the bucket, which a later `fleet down` needs to
+    find the fleet's AWS regions. FleetError if the AWS credentials are missing or refused.
     """
     account = aws.account(fleet.home)  # which fails without credentials
     named, (fleet, unknown) = fleet.aws_regions, inventory.with_earlier_regions(aws, fleet)
@@ -118,8 +117,8 @@ def _ids(nodes: Iterable[Instance]) -> str:
 def _wait_until_gone(aws: Aws, fleet: Fleet, progress: Progress, refusals: list[str]) -> Listing:
     """Wait until the nodes are gone. Return AWS's last list of instances.
 
-    Nodes that are still alive are terminated. If AWS refuses, the reason is added to `refusals`. If
-    `refusals` is not empty, living nodes are neither terminated nor waited for.
+    Nodes that still live are terminated. If `refusals` has AWS's refusal to do that, or gets one,
+    living nodes are neither terminated nor waited for.
     """
     listing = Listing(instances=[], silent={})
 

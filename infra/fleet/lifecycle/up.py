@@ -48,7 +48,7 @@ class NodeInputs:
         own: the manager's EC2 instance, or None if it isn't on EC2.
         token: the pool's token for nodes, which is stored only in SSM.
         bundle: the program that turns a machine into a node.
-        condor_version: HTCondor's version on the manager, which the nodes install too.
+        condor_version: HTCondor's version on the manager and the nodes.
         endpoint_url: the URL at which nodes reach AWS. Empty for AWS's own.
     """
 
@@ -63,8 +63,7 @@ class NodeInputs:
 def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
     """Return what a launch of nodes needs from this machine, the manager.
 
-    PoolError if this machine has no HTCondor or no token for nodes. InputError if the manager's
-    address is unknown.
+    PoolError if it has no HTCondor or no token for nodes. InputError if its address is unknown.
     """
     own = own_instance.find()
     manager = manager_address(fleet, own)
@@ -99,11 +98,10 @@ def prepare(
     *,
     everywhere: bool = True,
 ) -> Prepared:
-    """Create or correct the AWS resources that nodes need.
+    """Create or correct the AWS resources that nodes need. Their costs belong to `run`, if any.
 
-    The nodes' costs belong to `run`, unless it is empty. With `everywhere`, all AWS regions with a
-    subnet for a candidate get their resources now. Otherwise a region gets them when its first node
-    is requested.
+    With `everywhere`, all AWS regions with a subnet for a candidate get their resources now.
+    Otherwise a region gets them when its first node is requested.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet, each=False)
@@ -158,11 +156,11 @@ def up(
 ) -> Launched:
     """Create the resources that nodes need, then launch nodes until `count` are alive.
 
-    The default of `count` is the fleet's minimum, but at least one. The nodes' costs belong to
-    `run`, unless it is empty. After a temporary refusal, the request is repeated for about two
-    minutes. The result has all living nodes, perhaps fewer than `count`, and the last refusals.
-    Leases are renewed, except in AWS regions that the fleet's file no longer names. FleetError if
-    the fleet has no node at the end, unless `count` is 0.
+    `check_count` explains `count`. The nodes' costs belong to `run`, if any. After a temporary
+    refusal, the request is repeated for about two minutes. The result has all living nodes, perhaps
+    fewer than `count`, and the last refusals. Leases are renewed, except in AWS regions that the
+    fleet's file no longer names. FleetError if the fleet has no node at the end, unless `count` is
+    0.
     """
     wanted = check_count(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)

@@ -1,8 +1,8 @@
 """The autoscaler on the manager, which launches and ends nodes in repeated steps.
 
-A step first renews the nodes' leases. Then it reads the pool, decides, and acts. So leases are
-renewed even if the pool doesn't answer. A step may fail or be killed at any point, because the next
-step reads everything again.
+A step first renews the nodes' leases, even if the pool doesn't answer. Then it reads the pool,
+decides and acts. It may fail or be killed at any point, because the next step reads everything
+again.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from typing import NamedTuple
 
 from trialfleet.errors import FleetError, InputError, PoolError, TrialfleetError
 from trialfleet.infra.fleet.aws import retries
@@ -51,7 +51,8 @@ from trialfleet.infra.pool.machines import Machine, Resources
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 LEAVING = (1.0,) * 20  # seconds between checks whether a finished run still has jobs on nodes
-CHOICE = timedelta(minutes=10)  # period after which candidates and prices are refreshed
+# When candidates and prices are refreshed: soon if an AWS region has none because of an error.
+SOON, LATER = timedelta(minutes=1), timedelta(minutes=10)
 
 
 def ignore_output_errors(progress: Progress) -> Progress:
@@ -71,8 +72,7 @@ class Step:
     Attributes:
         nodes: number of nodes by phase, such as idle.
         price_per_hour: USD per hour of all living nodes.
-        spent: USD since `since`.
-        since: start of the run, or of this autoscaler if there is no run.
+        spent: USD since `since`, the start of the run or, without a run, of this autoscaler.
         stopped: why the cap on costs ends jobs of the run. Empty if no job must end.
         ended: number of jobs that were removed from the queue because of `stopped`.
         instances: lifetimes of the instances that lived at `since` or later, by instance id.
@@ -104,14 +104,14 @@ class Connections:
     """The functions that an autoscaler calls to reach AWS, the HTCondor pool and the clocks.
 
     Attributes:
-        choose: lists the candidates for new nodes, the best first.
-        read_run: reads a fleet's nodes in the pool, and what one run's trials request.
-        read_all: reads a fleet's nodes in the pool, and what all runs' trials request.
+        choose: lists the candidates for new nodes, the best first, and tells errors of AWS regions.
+        read_run, read_all: read a fleet's nodes in the pool, and what one run's or all trials
+            request.
         ticks: seconds of a monotonic clock.
     """
 
     inputs: Callable[[Aws, Fleet], up.NodeInputs] = up.gather_inputs
-    choose: Callable[[Aws, Fleet], Sequence[Candidate]] = candidates
+    choose: Callable[[Aws, Fleet, Progress], Sequence[Candidate]] = candidates
     read_run: Callable[[str, str], PoolView] = lambda fleet, run: pool_demand.read_pool(
         fleet, run, named=False
     )
@@ -120,6 +120,14 @@ class Connections:
     drain: Callable[[Machine, Removal], str] = draining.drain
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ticks: Callable[[], float] = time.monotonic
+
+
+class Choice(NamedTuple):
+    """The candidates for new nodes, the errors of AWS regions without any, and until when."""
+
+    candidates: list[Candidate]
+    troubles: list[str]
+    expires: datetime
 
 
 class Autoscaler:
@@ -135,12 +143,7 @@ class Autoscaler:
         planned: datetime | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Scale for `run`. If `run` is empty, scale for all trials in the queue.
-
-        Costs count from the recorded start of `run`. If no start is recorded, they count from now.
-        `planned` is the time at which the run was planned. An earlier recorded start is ignored,
-        because it belongs to another run with this id.
-        """
+        """Scale for `run` or, if it is empty, for all trials. `CostLedger` explains `planned`."""
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, ignore_output_errors(progress)
         self._clock = WallClock(connections.clock, connections.ticks)
@@ -148,7 +151,7 @@ class Autoscaler:
         self._watch = KnownNodes(self._began)
         self._regions = Regions(aws, fleet)
         self._cost_ledger = CostLedger(aws, fleet, run, self._began, planned)
-        self._chosen: tuple[datetime, list[Candidate]] | None = None
+        self._chosen: Choice | None = None
         self._prepared: Prepared | None = None
         self._room = Resources(gpus=fleet.needs.gpus * fleet.shares)
         self._capacity = Backoff(timedelta(seconds=30), timedelta(minutes=15))
@@ -166,14 +169,13 @@ class Autoscaler:
         listed, unheard = heard.instances, list(heard.silent.values())
         living = self._watch.living_instances(listed, now, heard.silent)
         troubles = [*heard.troubles, *map(str, unheard)]
-        if heard.nothing:
-            raise unheard[0]
         if self._clock.is_set:
             return self._only_waited(living, troubles, now)
         troubles.append(self._cost_ledger.note(listed, now, heard.unknown))
         view = self._read_pool()
         self._cost_ledger.add_pool(view.nodes, now)
-        candidates, unavailable = self._candidates(now)
+        candidates, unavailable, missing = self._candidates(now)
+        troubles += missing
         shares = self._fleet.shares
         rooms = {one.type.name: node_room(one.type, shares) for one in candidates}
         candidates = suitable(self._fleet, candidates, view.demand.idle)
@@ -183,9 +185,9 @@ class Autoscaler:
             self._prepared = None  # `fleet down` deletes the resources for launches
         unknown = self._cost_ledger.unknown_reason(is_silent=bool(unheard))
         paused = "; ".join(filter(None, (is_down, unavailable, unknown)))
-        limits = self._limits(candidates, nodes, paused, least, now)
+        limits = self._for_new_nodes(self._limits(paused, least, now), candidates, nodes)
         candidates, needed = affordable(candidates, rooms, view.demand.idle, nodes, limits, now)
-        limits = self._limits(candidates, nodes, paused, least, now)
+        limits = self._for_new_nodes(limits, candidates, nodes)
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
         demand, lines = self._unmatched.remove_unmatched(view.demand, unmatched, now)
         count = len(nodes) or len(unheard)  # a silent region may have nodes
@@ -194,7 +196,8 @@ class Autoscaler:
         ended, limits, trouble = self._end_trials(stop, limits)
         phases = {node.id: phase(node, limits, now) for node in nodes}
         unfit = self._unfit.reason(phases, listed, now)
-        decision = decide(demand, nodes, self._add_pauses(limits, unfit, now), now)
+        reasons = filter(None, (limits.paused, unfit, self._capacity.reason(now)))
+        decision = decide(demand, nodes, replace(limits, paused="; ".join(reasons)), now)
         self._cost_ledger.add_reasons(view.nodes, decision.terminate)
         drained, refused = self._drain(decision.drain[: draining.IN_A_STEP], nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
@@ -215,10 +218,9 @@ class Autoscaler:
     def release_nodes(self) -> Step:
         """Drain or terminate the nodes that are not needed after the run's end.
 
-        First wait up to 20 seconds until the run's jobs have left the nodes. A node stays if it is
-        busy, or if a waiting trial of another run will use it. At least `nodes.min` nodes stay. The
-        fleet's next autoscaler decides about the nodes that stay. Without one, a node shuts down at
-        the latest when its lease ends.
+        First wait up to 20 seconds until the run's jobs have left them. A node stays if it is busy,
+        or if a waiting trial of another run will use it, and at least `nodes.min` stay: until the
+        fleet's next autoscaler decides, or until their leases end.
         """
         retries.wait_for(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
@@ -228,7 +230,7 @@ class Autoscaler:
         view = self._connections.read_all(self._fleet.full_name)
         nodes = self._watch.nodes(living, view.nodes, {}, self._room, now)
         reason = f"the run {self._run} is over"
-        limits = self._limits([], nodes, "", 0, now)
+        limits = self._limits("", 0, now)
         decision = left_alone(view.demand, nodes, limits, reason, now)
         drained, refused = self._drain(decision.drain, nodes)
         # A node was idle when it accepted the order to drain, and takes no jobs since.
@@ -238,10 +240,9 @@ class Autoscaler:
         heard = self._list_instances(now, renewing=False)
         record = self._cost_ledger.note(heard.instances, now, heard.unknown)
         troubles += [*map(str, heard.silent.values()), record]
+        left = [instance for instance in heard.instances if instance.is_alive]
         return replace(
-            self._build_step(
-                view, [instance for instance in heard.instances if instance.is_alive], now
-            ),
+            self._build_step(view, left, now),
             drained=drained,
             terminated=ending.terminate,
             notes=tuple(filter(None, troubles)),
@@ -301,47 +302,47 @@ class Autoscaler:
             self._watch.note_no_answer()
             raise
 
-    def _candidates(self, now: datetime) -> tuple[list[Candidate], str]:
-        if self._chosen is None or now - self._chosen[0] >= CHOICE:
+    def _candidates(self, now: datetime) -> tuple[list[Candidate], str, list[str]]:
+        """Return the candidates, why there are none, and the errors of AWS regions without any."""
+        if self._chosen is None or now >= self._chosen.expires:
+            troubles: list[str] = []
             try:
-                self._chosen = now, list(self._connections.choose(self._aws, self._fleet))
-                self._prepared = None
+                found = list(self._connections.choose(self._aws, self._fleet, troubles.append))
             except (FleetError, InputError) as error:
-                return [], " ".join(str(error).split())
+                return [], " ".join(str(error).split()), troubles
+            self._chosen = Choice(found, troubles, now + (SOON if troubles else LATER))
+            self._prepared = None
         history = self._cost_ledger.record.history(now)
-        return rank_candidates(self._chosen[1], self._fleet, history), ""
+        ranked = rank_candidates(self._chosen.candidates, self._fleet, history)
+        return ranked, "", self._chosen.troubles
 
-    def _limits(
-        self,
-        candidates: Sequence[Candidate],
-        nodes: Sequence[Node],
-        paused: str,
-        least: int,
-        now: datetime,
+    def _for_new_nodes(
+        self, limits: Limits, candidates: Sequence[Candidate], nodes: Sequence[Node]
     ) -> Limits:
+        """Return `limits` with the price and the resources of a node of the first candidate."""
+        if not candidates:
+            return limits
+        kind = candidates[0].type
+        # A new node is assumed to have at most the resources of each present node of its type.
+        present = (n.machine.total for n in nodes if n.machine and n.instance.type == kind.name)
+        self._room = reduce(Resources.minimum, present, node_room(kind, self._fleet.shares))
+        return replace(limits, room=self._room, price=candidates[0].price)
+
+    def _limits(self, paused: str, least: int, now: datetime) -> Limits:
         fleet = self._fleet
-        if candidates:
-            kind = candidates[0].type
-            # A new node is assumed to have at most the resources of each present node of its type.
-            present = (n.machine.total for n in nodes if n.machine and n.instance.type == kind.name)
-            self._room = reduce(Resources.minimum, present, node_room(kind, fleet.shares))
         return Limits(
             min_nodes=min(fleet.nodes.max, max(fleet.nodes.min, least)),
             max_nodes=fleet.nodes.max,
             idle_minutes=fleet.idle_minutes,
             boot_minutes=up.BOOT_MINUTES,
             room=self._room,
-            price=candidates[0].price if candidates else 0.0,
+            price=0.0,
             hour_cap=fleet.price_cap.hour,
             run_cap=fleet.price_cap.run,
             reserve=fleet.price_cap.reserve,
             spent=self._cost_ledger.total_cost(now),
             paused=paused,
         )
-
-    def _add_pauses(self, limits: Limits, unfit: str, now: datetime) -> Limits:
-        reasons = (limits.paused, unfit, self._capacity.reason(now))
-        return replace(limits, paused="; ".join(filter(None, reasons)))
 
     # --- Acting -----------------------------------------------------------------------------------
 
@@ -365,21 +366,12 @@ class Autoscaler:
         self, going: Sequence[Removal], nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
         """Ask nodes to drain. Return those that agreed, and all refusals."""
-        machines = {node.id: node.machine for node in nodes if node.machine}
-
-        def ask(removal: Removal) -> str:
-            try:
-                return self._connections.drain(machines[removal.instance], removal)
-            except PoolError as error:
-                return str(error)
-
-        with ThreadPoolExecutor(draining.AT_ONCE) as threads:  # a silent node delays no other
-            refusals = list(zip(going, threads.map(ask, going), strict=True))
-        asked = tuple(removal for removal, refusal in refusals if not refusal)
+        machines = [node.machine for node in nodes if node.machine]
+        refused = draining.drain_all(machines, going, self._connections.drain)
+        asked = tuple(removal for removal in going if removal.instance not in refused)
         for removal in asked:
             self._progress(f"draining {removal.instance}: {removal.reason}")
-        refused = [f"{r.instance} can't be drained: {why}" for r, why in refusals if why]
-        return asked, refused
+        return asked, list(refused.values())
 
     def _terminate(self, decision: Decision, living: Sequence[Instance]) -> str:
         reasons = {removal.instance: removal.reason for removal in decision.terminate}
@@ -392,13 +384,6 @@ class Autoscaler:
         for name, reason in reasons.items():
             self._progress(f"terminated {name}: {reason}")
         return ""
-
-    def _prepare(self) -> Prepared:
-        """Create the resources that launches need, by about 20 calls to AWS."""
-        aws, fleet = self._aws, self._fleet
-        assert self._chosen is not None, "a launch has candidates"
-        given = self._connections.inputs(aws, fleet)
-        return up.prepare(aws, fleet, given, self._chosen[1], self._run, everywhere=False)
 
     def _launch(
         self,
@@ -414,12 +399,15 @@ class Autoscaler:
         if not decision.launch:
             return [], ""
         prepared, self._prepared = self._prepared, None  # not kept after a failed launch
-        count = decision.launch
+        aws, fleet, count = self._aws, self._fleet, decision.launch
         try:
-            prepared = prepared or self._prepare()
+            if prepared is None:  # about 20 calls to AWS
+                assert self._chosen is not None, "a launch has candidates"
+                chosen, given = self._chosen.candidates, self._connections.inputs(aws, fleet)
+                prepared = up.prepare(aws, fleet, given, chosen, self._run, everywhere=False)
             got = launch.launch(
-                self._aws,
-                self._fleet,
+                aws,
+                fleet,
                 prepared,
                 candidates,
                 count,

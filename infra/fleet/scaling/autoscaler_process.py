@@ -1,8 +1,8 @@
 """The autoscaler's process, which makes steps until it is stopped or its DAG is done.
 
-It runs as a node of a DAG, or as a command on the manager. If a user runs several autoscalers of a
-fleet on a machine, one scales the fleet, and the others wait. No failure ends the process.
-Otherwise the nodes' leases would expire, and the run would wait for ever.
+It is a node of a DAG, or a command on the manager. Of a fleet's autoscalers on a machine, one
+scales, and the others wait. No failure ends the process: the nodes' leases would expire, and the
+run would wait for ever.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Literal
 from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.files import lock_file, write_json
-from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.htcondor.provisioning import Graph
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.scaling import down_note
@@ -49,11 +48,9 @@ class Loop:
     ) -> None:
         """Prepare the loop, which the method `run` starts.
 
-        After each step, the loop writes the autoscaler's state and the run's id to the file
-        `report`, by default `last_report.default_report`. With `graph`, the autoscaler is this
-        DAG's provisioner. With `ends_with_run`, the loop ends unneeded nodes when it ends.
-        Between steps, the loop waits for `pause` seconds. Each failure in a row doubles this time,
-        up to `longest_pause` seconds.
+        After each step, the autoscaler's state is written to the file `report`. With `graph`, it is
+        this DAG's provisioner. With `ends_with_run`, unneeded nodes end with the loop. Between
+        steps are `pause` seconds, doubled by each failure in a row up to `longest_pause`.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
@@ -114,7 +111,9 @@ class Loop:
         """Make a step, and return whether the DAG is over. An error of the step is not raised."""
         try:
             with down_note.hold_step_lock(self._fleet):
-                self._last = self._autoscaler.step(least=self._least())
+                # A provisioner keeps a node without trials until its DAG starts.
+                waits = self._graph is not None and not self._provisioned
+                self._last = self._autoscaler.step(least=int(waits))
             over = self._look_at_the_graph(self._last)
         except Exception as error:  # noqa: BLE001 - nodes and run need the next step in any case
             self._failures += 1
@@ -135,15 +134,8 @@ class Loop:
             self._say(f"it is unknown whether the graph was started before: {error}")
             return False
 
-    def _least(self) -> int:
-        """Return how many nodes to keep even without trials: 1 until a provisioner's DAG starts."""
-        return 1 if self._graph and not self._provisioned else 0
-
     def _look_at_the_graph(self, step: Step) -> bool:
-        """Start the DAG if a node has joined or the run must end.
-
-        Return whether the DAG is over.
-        """
+        """Start the DAG if a node has joined or the run must end. Return whether it is over."""
         if self._graph is None:
             return False
         if not self._provisioned and (step.joined_nodes or step.stopped):
@@ -168,7 +160,7 @@ class Loop:
             "step": self._last,  # the last one that did not fail
         }
         try:
-            write_json(self._report, to_plain(report))
+            write_json(self._report, report)
             self._unwritten = ""
         except (OSError, ValueError) as error:
             why = (isinstance(error, OSError) and error.strerror) or str(error)

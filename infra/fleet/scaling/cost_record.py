@@ -1,8 +1,8 @@
 """The record of a fleet's costs. AWS itself forgets ended instances after an hour.
 
-The record is a file in the fleet's bucket. `fleet down` copies the record to this machine, then
-deletes the bucket. `load` combines this copy with the record in the fleet's next bucket, and with
-that in the bucket that trialfleet created before the user named one.
+It is a file in the fleet's bucket, which `fleet down` copies to this machine and then deletes.
+`load` combines the copy with the record in the fleet's next bucket, and with that in the bucket
+that trialfleet created before the user named one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from trialfleet.files import json_text, write_json
 from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
 from trialfleet.infra.fleet.choice.interruption_history import History
-from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, parse
@@ -28,16 +27,13 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def load(aws: Aws, fleet: Fleet) -> Ledger:
-    """Return the record of all buckets that the fleet may have used, with this machine's copy.
-
-    The result is empty if none exists. FleetError if one is invalid, or if AWS refuses.
-    """
+    """Return the record of all buckets that the fleet may have used, with this machine's copy."""
     account = aws.account(fleet.home)
     present, *earlier = bucket.known_buckets(fleet, account)
     # AWS denies access to a bucket of another account, which may have the name of an earlier one.
     records = [_load(aws, fleet, account, present)]
     records += [_load(aws, fleet, account, name, "AccessDenied") for name in earlier]
-    return reduce(Ledger.combine, [*records, _read_copy(_kept_file(aws, fleet))])
+    return reduce(Ledger.combine, [*records, _read_copy(kept_ledger(fleet.full_name, account))])
 
 
 def _load(aws: Aws, fleet: Fleet, account: str, name: str, *absent: str) -> Ledger:
@@ -78,7 +74,7 @@ def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 
 def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
     """Copy the record to this machine. FleetError if the file can't be written."""
-    file = _kept_file(aws, fleet)
+    file = kept_ledger(fleet.full_name, aws.account(fleet.home))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, _data(ledger))
@@ -91,9 +87,8 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> float:
     """Copy the fleet's record of costs to this machine. Return the USD spent.
 
-    `fleet down` calls this with its start `began` and AWS's last `listing`. If an instance ended
-    after `began` without a recorded reason, the reason is set to `fleet down`. FleetError if the
-    record can't be read or written.
+    `fleet down` calls this with its start `began` and AWS's last `listing`. Instances that ended
+    since then without a recorded reason get it. FleetError if the record can't be read or written.
     """
     now = datetime.now(UTC)
     record = load(aws, fleet).add_listing(listing.instances, now, listing.silent)
@@ -104,20 +99,14 @@ def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> fl
 
 
 def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
-    """Return the fleet's record of costs, updated with AWS's present list of nodes.
-
-    A record that can't be read counts as empty.
-    """
+    """Return the record (empty if unreadable), updated with AWS's present list of nodes."""
     fleet, _ = inventory.with_earlier_regions(aws, fleet)
     listing = Listing(instances=inventory.instances(aws, fleet, gone=True), silent={})
     return updated_record(aws, fleet, listing, now or datetime.now(UTC))[0]
 
 
 def updated_record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> tuple[Ledger, str]:
-    """Return the record, updated with AWS's `listing`, and an error or an empty text.
-
-    If the stored record can't be read, the result has only the instances of `listing`.
-    """
+    """Return the record (empty if unreadable), updated with AWS's `listing`, and an error or ""."""
     record, notice = load_or_tell(aws, fleet)
     return (record or Ledger()).add_listing(listing.instances, now, listing.silent), notice
 
@@ -144,12 +133,8 @@ def _parse(stored: bytes | None, place: str) -> Ledger:
 
 
 def _data(ledger: Ledger) -> dict[str, Any]:
-    return {"schema": 1, "runs": to_plain(ledger.runs), "instances": to_plain(ledger.lifetimes)}
+    return {"schema": 1, "runs": ledger.runs, "instances": ledger.lifetimes}
 
 
 def _key(fleet: Fleet) -> str:
     return f"{names.prefix(fleet.full_name)}ledger.json"
-
-
-def _kept_file(aws: Aws, fleet: Fleet) -> Path:
-    return kept_ledger(fleet.full_name, aws.account(fleet.home))

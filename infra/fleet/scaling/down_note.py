@@ -1,9 +1,9 @@
 """A file that says that a person has taken a fleet down.
 
-While this file exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
-Otherwise a run in progress would launch a new node within seconds. `fleet up` and `fleet autoscale`
-remove the file. So does `fleet scale`, unless it reduces the number of nodes. The file is also
-removed when a run with this fleet is submitted or resumed.
+While it exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
+Otherwise a run in progress would launch a node within seconds. `fleet up`, `fleet autoscale` and a
+`fleet scale` that adds nodes remove the file, and so does a run with this fleet that is submitted
+or resumed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def reason_no_nodes(fleet: str) -> str:
 def hold_step_lock(fleet: str) -> Iterator[None]:
     """Make `note_down` wait until the `with` block has ended.
 
-    The block runs even if the lock's file can't be used. Otherwise no lease would be renewed.
+    The block runs even if the lock can't be used. Otherwise no lease would be renewed.
     """
     with ExitStack() as stack:
         with suppress(OSError):

@@ -1,7 +1,7 @@
 """Draining: an EC2 node takes no more jobs, and its jobs leave with their checkpoints.
 
-HTCondor's collector gives the pool's administrator a key to administer nodes. The program
-`condor_drain` uses this key. HTCondor's Python bindings don't use it, so they can't drain nodes.
+The program `condor_drain` uses the key that HTCondor's collector gives the pool's administrator.
+HTCondor's Python bindings don't, so they can't drain nodes.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
+from functools import partial
 
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.htcondor.demand import fleet_machines
@@ -34,13 +34,11 @@ IN_PROGRESS = "Draining already in progress"
 
 
 def drain(node: Machine, removal: Removal, program: str = "") -> str:
-    """Ask a node to take no more jobs, and its present jobs to leave. Return the error, if any.
+    """Ask a node to take no more jobs, and its jobs to leave. Return the error, if any.
 
-    Nothing is done if the node drains already. With `removal.only_idle`, a node that has a job
-    refuses, which is an error. The node's `DrainReason` becomes `OURS` and the removal's reason.
-
-    `program` is the path of `condor_drain`. If it is empty, the program is looked up on PATH.
-    PoolError if PATH lacks the program, or if HTCondor does not run.
+    Nothing is done if it drains already. With `removal.only_idle`, a node that has a job refuses,
+    which is an error. `DrainReason` becomes `OURS` and the removal's reason. `program` is the path
+    of `condor_drain`, by default that on PATH. PoolError without it, or if HTCondor does not run.
     """
     program = program or _find_condor_drain()
     if node.draining:
@@ -71,29 +69,46 @@ def _find_condor_drain() -> str:
 def drain_instances(instances: Sequence[Instance], reason: str, progress: Progress) -> list[str]:
     """Drain nodes, and wait until their trials have left. Return a line for each error.
 
-    It is an error if trials have not left after DRAIN_SECONDS. Instances outside of the pool are
+    Trials that have not left after DRAIN_SECONDS are an error. Instances outside of the pool are
     skipped. An unreachable pool is returned as an error: the caller must still terminate the nodes.
     """
     wanted = {instance.id for instance in instances}
     try:
         program = _find_condor_drain()
         joined = [node for node in fleet_machines() if node.instance in wanted]
-        with ThreadPoolExecutor(AT_ONCE) as threads:  # a silent node delays no other
-            orders = (Removal(instance=node.instance, reason=reason) for node in joined)
-            answers = threads.map(drain, joined, orders, repeat(program))
-            refused = list(zip(joined, answers, strict=True))
-        asked = {node.instance for node, refusal in refused if not refusal}
+        orders = [Removal(instance=node.instance, reason=reason) for node in joined]
+        refused = drain_all(joined, orders, partial(drain, program=program))
+        asked = {node.instance for node in joined} - refused.keys()
         _wait(asked, progress)
         left = undrained_nodes(asked, fleet_machines(named=True))
     except PoolError as error:
         return [f"the nodes can't be drained: {error}"]
     return [
-        *(f"{node.instance} can't be drained: {refusal}" for node, refusal in refused if refusal),
+        *refused.values(),
         *(
             f"{node.instance} still runs {describe_trials(node)} after {DRAIN_SECONDS:.0f} s"
             for node in left
         ),
     ]
+
+
+def drain_all(
+    nodes: Iterable[Machine], orders: Sequence[Removal], drain: Callable[[Machine, Removal], str]
+) -> dict[str, str]:
+    """Ask the nodes of all `orders` to drain. Return a line for each that refuses, by its id."""
+    machines = {node.instance: node for node in nodes}
+
+    def ask(order: Removal) -> str:
+        try:
+            return drain(machines[order.instance], order)
+        except PoolError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:  # a silent node delays no other
+        answers = zip(orders, threads.map(ask, orders), strict=True)
+        return {
+            one.instance: f"{one.instance} can't be drained: {why}" for one, why in answers if why
+        }
 
 
 def _wait(asked: set[str], progress: Progress) -> None:
@@ -127,10 +142,7 @@ def drain_text(node: Machine) -> str:
 
 
 def undrained_nodes(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
-    """Return the nodes in `instances` that run a job or may still start one.
-
-    `instances` has the nodes' ids. `known` has the pool's machines.
-    """
+    """Return those of the `known` machines in `instances` that run a job or may start one."""
     return [
         node
         for node in known

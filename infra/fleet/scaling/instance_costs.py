@@ -3,13 +3,16 @@
 Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
 - The price is the one at the launch. A spot price may have changed since.
-- The end is the time that AWS reports. If AWS reports none, the end is the time of the first poll
-  that doesn't list the instance. If its lease ended earlier, the end is the end of the lease.
+- The end is the time that AWS reports or, else, of the first poll that doesn't list the instance,
+  but at most the end of its lease.
 - An instance is missing if it began and ended between two polls that were over an hour apart.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -18,13 +21,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from trialfleet.files import checker, first_error
-from trialfleet.infra.fleet.choice.interruption_history import History, NodeRecord, learn_history
-from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.fleet.choice.interruption_history import History, PoolHistory
+from trialfleet.infra.fleet.spec.machines import Instance, Pool
 from trialfleet.infra.pool.machines import Machine
 
+HALF_LIFE = timedelta(days=5)
 LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
 NOTICES = ("rebalance recommendation", "spot interruption")  # prefixes of a node's note
-BY_AWS = "Server.SpotInstanceTermination"  # prefix of AWS's reason if it reclaimed a node
 # Period for which an ended instance counts in its pool's history.
 HISTORY_PERIOD = timedelta(days=30)
 KEPT = timedelta(days=90)  # period for which ended instances and their runs stay in the record
@@ -40,7 +43,6 @@ class Lifetime:
         ended: when it ended, or was found to be gone. None while it lives.
         joined: when it was first seen in the pool, or None if it never was.
         why: why it drains or has ended, and who requested that. Empty if unknown.
-        zone, lifecycle: empty in old records.
         taken_back: when AWS reclaimed it, or gave notice that it may. None if neither.
         bandwidth: GB/s of a GPU's memory, as the GPU probe measured. None if not measured.
     """
@@ -58,8 +60,13 @@ class Lifetime:
     taken_back: datetime | None = None
     bandwidth: float | None = None
 
+    @property
+    def pool(self) -> Pool:
+        """The instance's capacity pool: type, zone, and spot or on-demand."""
+        return self.type, self.zone, "spot" if self.lifecycle == "spot" else "on-demand"
+
     def end_time(self, now: datetime) -> datetime:
-        """Return the recorded end. Without one, return the end of the lease, but at most `now`."""
+        """Return the recorded end or, without one, the end of the lease, but at most `now`."""
         return self.ended or min(now, self.expires or now)
 
     def may_live(self, now: datetime) -> bool:
@@ -67,10 +74,9 @@ class Lifetime:
         return self.ended is None and self.end_time(now) == now
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
-        """Return the cost in USD until the instance's recorded end or, without one, until `now`.
+        """Return the cost in USD until the recorded end or, without one, until `now`.
 
-        The cost counts from the launch, or from `since` if that is later. It is 0 if the price is
-        unknown.
+        It counts from the launch, or from `since` if that is later. An unknown price counts as 0.
         """
         end = max(self.ended or now, self.launched + LEAST)
         begin = max(self.launched, since or self.launched)
@@ -81,8 +87,7 @@ class Lifetime:
 class NodesLeft:
     """The instances that still live although their fleet has no autoscaler.
 
-    `until` is the time when the last lease ends, or None if the end of a lease is unknown.
-    `per_hour` is the price of all instances in USD per hour.
+    `until` is the end of the last lease, or None if unknown. `per_hour` is USD per hour of all.
     """
 
     nodes: tuple[str, ...]
@@ -115,9 +120,8 @@ class Ledger:
     ) -> Ledger:
         """Return the record, updated with AWS's list of instances, including ended ones.
 
-        An instance that is not listed counts as ended. But in the AWS regions `silent`, which did
-        not answer, it counts as ended only when its lease ends. The record drops an instance when
-        `KEPT` has passed since its end.
+        An instance that is not listed counts as ended, but in the AWS regions `silent` only when
+        its lease ends. The record drops an instance when `KEPT` has passed since its end.
         """
         listed = list(listed)
         living = {instance.id for instance in listed if instance.is_alive}
@@ -154,12 +158,12 @@ class Ledger:
         """Return the node hours and interruptions of each capacity pool, and the nodes' speeds."""
         lives = self.lifetimes.values()
         recent = (one for one in lives if one.ended is None or now - one.ended < HISTORY_PERIOD)
-        return learn_history((_record(one, now) for one in recent if one.zone), now)
+        return learn_history((one for one in recent if one.zone), now)
 
     def add_reasons(self, whys: Mapping[str, str]) -> Ledger:
         """Return the record with `whys`, the reasons why instances drain or end, by instance id.
 
-        If an ended instance has a reason already, that reason stays.
+        The reason of an ended instance stays.
         """
         new = {
             name: replace(life, why=whys[name])
@@ -175,8 +179,7 @@ class Ledger:
     def begin_run(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
         """Return the record with `now` as the start of `run`, unless a start is recorded already.
 
-        `planned` is the time at which the run was planned. An earlier recorded start is replaced,
-        because it belongs to another run with this id.
+        A start before `planned`, when the run was planned, belongs to another run with this id.
         """
         known = self.runs.get(run)
         if known and planned and known < planned:
@@ -203,17 +206,37 @@ class Ledger:
             run=instance.run,
             zone=instance.zone,
             lifecycle=instance.lifecycle,
-            taken_back=known.taken_back or (ended if instance.ended.startswith(BY_AWS) else None),
+            taken_back=known.taken_back or (ended if instance.was_taken_back else None),
         )
 
 
-def _record(life: Lifetime, now: datetime) -> NodeRecord:
-    return NodeRecord(
-        pool=(life.type, life.zone, "spot" if life.lifecycle == "spot" else "on-demand"),
-        launched=life.launched,
-        ended=life.taken_back or life.end_time(now),
-        interrupted=life.taken_back is not None,
-        bandwidth=life.bandwidth,
+def learn_history(lives: Iterable[Lifetime], now: datetime) -> History:
+    """Return the history as known at the time `now`, calculated from nodes' lives.
+
+    A node's weight halves with each HALF_LIFE since its end or AWS's notice that it may reclaim it.
+    """
+    hours: dict[Pool, float] = defaultdict(float)
+    interruptions: dict[Pool, float] = defaultdict(float)
+    last: dict[Pool, datetime] = {}
+    bandwidths: dict[str, list[float]] = defaultdict(list)
+    for one in lives:
+        ended = min(one.taken_back or one.end_time(now), now)
+        weight = 0.5 ** ((now - ended) / HALF_LIFE)
+        hours[one.pool] += weight * max(0.0, (ended - one.launched) / timedelta(hours=1))
+        if one.taken_back:
+            interruptions[one.pool] += weight
+            last[one.pool] = max(ended, last.get(one.pool, ended))
+        if one.bandwidth and 0 < one.bandwidth < math.inf:
+            bandwidths[one.type].append(one.bandwidth)
+    return History(
+        pools={
+            pool: PoolHistory(
+                hours=hours[pool], interruptions=interruptions[pool], last=last.get(pool)
+            )
+            for pool in hours
+        },
+        bandwidths={kind: statistics.median(found) for kind, found in bandwidths.items()},
+        at=now,
     )
 
 

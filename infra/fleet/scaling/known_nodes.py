@@ -1,9 +1,8 @@
 """The autoscaler's memory of its nodes: facts that neither AWS nor HTCondor knows.
 
-The autoscaler remembers when each node was last seen in the pool, and which new nodes AWS doesn't
-list yet. A node has a limited time to join the pool. This time begins again when the autoscaler
-starts, and after each outage of the pool, because nodes need a while to connect after a restart of
-the manager.
+It knows when each node was last seen in the pool, and which new nodes AWS doesn't list yet. The
+time that a node may take to join begins again when the autoscaler starts, and after each outage of
+the pool, because nodes need a while to connect after a restart of the manager.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ class KnownNodes:
     ) -> list[Instance]:
         """Return the living instances of `listed`, and new ones that AWS does not list yet.
 
-        An instance that is not listed yet counts as alive for two minutes after its launch. In the
-        AWS regions `silent`, which did not answer, it counts as alive until the region answers.
+        These count for two minutes after the launch or, in the regions `silent`, until it answers.
         """
         listed = list(listed)
         known = {instance.id for instance in listed}
@@ -69,8 +67,7 @@ class KnownNodes:
     ) -> list[Node]:
         """Return the instances as nodes, each with its machine in the pool, if it has one.
 
-        A node without a machine gets the resources in `rooms` for its instance type. If the type is
-        missing there, the node gets `usual`.
+        One without a machine gets the resources in `rooms` for its instance type, or else `usual`.
         """
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)

@@ -43,10 +43,7 @@ def kept_ledger(fleet: str, account: str) -> Path:
 
 
 def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
-    """Return the lifetimes that `fleet down` kept on this machine, by instance id.
-
-    The instances may belong to several AWS accounts.
-    """
+    """Return the lifetimes that `fleet down` kept on this machine, of all AWS accounts, by id."""
     found: dict[str, Lifetime] = {}
     for file in default_report(fleet).parent.glob(f"{glob.escape(fleet)}.*.ledger.json"):
         found |= parse_lifetimes(object_or_empty(partial(read_json, file)).get("instances"))
@@ -69,8 +66,8 @@ def read_report(path: Path) -> dict[str, Any] | None:
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
     """Return the last report of an autoscaler that scales for `run`, or None if there is none.
 
-    The file `own` of the run's own autoscaler is tried first, then the fleet's default file. A
-    report of an autoscaler for all runs counts too.
+    The file `own` of the run's own autoscaler is tried first, then the fleet's default file,
+    perhaps of an autoscaler for all runs.
     """
     reports = filter(None, map(read_report, (own, default_report(fleet))))
     return next((report for report in reports if report.get("run") in {run, ""}), None)

@@ -44,9 +44,8 @@ class Backoff:
 class UnfitNodes:
     """Pauses launches after several nodes in a row that were never fit for a trial.
 
-    A node is unfit if it did not join in time. A node that ended before it joined is unfit too,
-    unless the autoscaler or a person ended it. If trials need GPUs, a node is also unfit until it
-    has passed the GPU probe.
+    A node is unfit if it did not join in time, if it ended before (unless the autoscaler or a
+    person ended it), or until it has passed the GPU probe, if it has GPUs.
     """
 
     def __init__(self) -> None:
@@ -56,9 +55,9 @@ class UnfitNodes:
         self._unfit: set[str] = set()
 
     def reason(self, phases: Mapping[str, Phase], listed: Iterable[Instance], now: datetime) -> str:
-        """Count the nodes that are newly unfit. Return why launches pause, or an empty text.
+        """Count the newly unfit nodes. Return why launches pause, or an empty text.
 
-        `phases` has the nodes' phases by id. `listed` has AWS's instances, including ended ones.
+        `phases` has the nodes' phases by id, and `listed` AWS's instances, including ended ones.
         """
         fit = {name for name, where in phases.items() if where in {"idle", "busy"}}
         bad = {name for name, where in phases.items() if where in {"late", "sick"}}
@@ -79,9 +78,8 @@ class UnfitNodes:
 class UnmatchedTrials:
     """Trials that match no node, although a node has room for them.
 
-    New nodes would not help, so no node is launched for these trials for 30 minutes. If they still
-    match no node then, the next pause is twice as long, up to 12 hours. The pauses end when a trial
-    with the same request and requirements runs.
+    New nodes would not help, so none is launched for them for 30 minutes. Each further pause is
+    twice as long, up to 12 hours, until a trial with the same request and requirements runs.
     """
 
     def __init__(self) -> None:
@@ -92,8 +90,7 @@ class UnmatchedTrials:
     ) -> tuple[Demand, list[str]]:
         """Return `demand` without trials that match no node, and a line about each removed group.
 
-        `found` has the groups that match no node, each with a node that has enough free resources
-        but does not meet the group's requirements.
+        `found` has these groups, each with a node that has room but not what they require.
         """
         for group in demand.active:
             self._backoffs.pop((group.need, group.requirements), None)

@@ -17,7 +17,7 @@ from trialfleet.infra.pool.machines import Resources
 class Packing:
     """The nodes that waiting trials will use, and the number of new nodes that they need.
 
-    `unfit` are trials that fit neither on a present node nor on a new, empty node.
+    `unfit` are trials that fit neither on a present node nor on an empty, new one.
     """
 
     used: frozenset[str]
@@ -33,9 +33,9 @@ def pack(
 ) -> Packing:
     """Return the nodes that waiting trials will use, and how many new nodes they need.
 
-    `free` has the free GPUs, CPUs and memory of each present node. `new` has those of a new node.
-    At most `max_nodes` new nodes are used. The largest trials are placed first, each on the first
-    node with room. A gang that can't begin on these nodes gets none.
+    `free` has the free resources of each present node, and `new` those of a new one, of which there
+    are at most `max_nodes`. The largest trials are placed first, each on the first node with room.
+    A gang that can't begin on these nodes gets none.
     """
     left = dict(free)
     fresh: list[_Alike] = []
@@ -63,7 +63,7 @@ def least_new(
 ) -> int:
     """Return the smallest number of new nodes that let at least one more waiting job begin.
 
-    Return 0 if `max_nodes` new nodes are too few. `pack` explains `free` and `new`.
+    Return 0 if `max_nodes` are too few. `pack` explains `free` and `new`.
     """
     waiting = list(waiting)
     of_use = bisect_left(
@@ -97,10 +97,7 @@ def _count(fresh: Iterable[_Alike]) -> int:
 
 
 def _fill(rooms: dict[str, Resources], need: Resources, jobs: int) -> int:
-    """Place up to `jobs` jobs, each with the request `need`. Return how many jobs are left.
-
-    The requests of the placed jobs are subtracted from the free resources in `rooms`.
-    """
+    """Subtract up to `jobs` jobs that request `need` from `rooms`. Return how many are left."""
     for name, room in rooms.items():
         if not jobs:
             break

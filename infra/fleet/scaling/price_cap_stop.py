@@ -20,10 +20,7 @@ OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED}
 
 @dataclass(frozen=True, kw_only=True)
 class PriceCapStop:
-    """An order to end a run's trials, because the run's money is spent.
-
-    With `finals` the run's full trainings and gates must end too.
-    """
+    """An order to end a run's trials and, with `finals`, its full trainings and gates."""
 
     reason: str
     finals: bool
@@ -33,7 +30,7 @@ def required_stop(limits: Limits, nodes: int, needed: int) -> PriceCapStop | Non
     """Return the order to end jobs of a run, or None if no job must end.
 
     `needed` is the number of new nodes on which a waiting job can begin, or 0 if no job waits. If
-    `nodes` is 0 and too little money is left for these nodes, all jobs of the run must end.
+    `nodes` is 0 and too little money is left for these, all jobs of the run must end.
     """
     cap, spent = limits.run_cap, limits.spent
     if cap is None:
@@ -60,10 +57,9 @@ def required_stop(limits: Limits, nodes: int, needed: int) -> PriceCapStop | Non
 
 
 def end(run: str, stop: PriceCapStop, folder: str = "") -> int:
-    """Remove the jobs of a run's trials from the queue. Return how many were removed.
+    """Remove the jobs that `stop` ends from the queue. Return how many were removed.
 
-    With `stop.finals` the jobs of full trainings and gates are removed too. HTCondor writes the
-    reason into the jobs' logs. PoolError if several runs have the id `run` and `folder` is empty.
+    Their logs get the reason. PoolError if `folder` is empty and several runs have the id `run`.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quote(run)} && !{OVER}"
     if not stop.finals:

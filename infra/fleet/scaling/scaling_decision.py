@@ -17,7 +17,7 @@ from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 from trialfleet.infra.fleet.spec.limits import Limits, run_cap_reached
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
-from trialfleet.infra.pool.machines import OURS, Machine, Resources
+from trialfleet.infra.pool.machines import OURS, Machine, Resources, State
 
 SILENT_MINUTES = 5.0  # a node that the pool has not seen for this time counts as lost
 PROBE_MINUTES = 5.0  # a probe ends within two; a GPU without a result after this time is sick
@@ -43,8 +43,8 @@ LEAVING: frozenset[Phase] = GONE | {"draining", "withdrawn"}
 class Node:
     """An instance that costs money, together with what the pool knows of it.
 
-    `room` has all resources for jobs on the node, free or used. `machine` is None while the node
-    isn't in the pool. `seen` is when the pool last knew the node, or None if it never did.
+    `room` has all resources for jobs, free or used. `machine` is None while the node isn't in the
+    pool. `seen` is when the pool last knew the node, or None if it never did.
     """
 
     instance: Instance
@@ -71,10 +71,8 @@ class Removal:
 class Decision:
     """The decision of one step of the autoscaler.
 
-    Attributes:
-        least: the smallest useful number of new nodes: 1, or as many as a gang needs to begin.
-        drain: nodes that must take no more trials, and are terminated once they are empty.
-        terminate: nodes to end at once: they have no job, or the pool has lost them.
+    `least` is the smallest useful number of new nodes: 1, or as many as a gang needs to begin.
+    Nodes to `drain` end once they are empty. Those to `terminate` have no job, or are lost.
     """
 
     launch: int = 0
@@ -120,8 +118,8 @@ def affordable(
     """Return the candidates for which the caps on costs pay, and how many nodes of the first.
 
     The number is 1, or as many as a gang needs to begin. `rooms` has the resources of a new node,
-    by instance type. If the caps pay for no spot candidate, all spot ones are kept, and likewise
-    the on-demand ones. If they pay for no candidate at all, the cheapest comes first.
+    by type. If the caps pay for no spot candidate, all spot ones are kept, and likewise the
+    on-demand ones. If they pay for none at all, the cheapest comes first.
     """
     if limits.hour_cap is None and limits.run_cap is None:
         return list(candidates), 1
@@ -151,8 +149,8 @@ def unmatched_trials(
 ) -> list[tuple[Group, Node]]:
     """Return waiting trials that match no node, each group with an idle node that has room.
 
-    HTCondor matches within seconds. If trials have waited and the node was idle for minutes, the
-    trials' requirements exclude this node. They also exclude a new node of the same type.
+    HTCondor matches within seconds. If trials have waited and the node was idle for minutes, their
+    requirements exclude this node, and so a new one of its type.
     """
     fleet = _Fleet(nodes, limits, now)
     free = [n for n in fleet.in_phases({"idle"}) if fleet.idle_minutes(n) >= MATCH_MINUTES]
@@ -182,10 +180,15 @@ def _phase_in_pool(node: Machine, limits: Limits, now: datetime) -> Phase:
     if node.draining:
         long_ago = _minutes(node.idle_since, now) >= limits.idle_minutes
         return "drained" if long_ago or node.drain_reason.startswith(OURS) else "withdrawn"
-    state = node.state(bool(limits.room.gpus))
-    if state == "probing":
-        return "coming" if _minutes(node.idle_since, now) < PROBE_MINUTES else "sick"
-    return "sick" if state == "sick" else "idle"
+    phases: dict[str, Phase] = {"probing": "coming", "sick": "sick"}
+    return phases.get(probed_state(node, now), "idle")
+
+
+def probed_state(node: Machine, now: datetime) -> State:
+    """Return the machine's state. A first probe that takes too long has failed."""
+    state, since = node.state(), node.idle_since
+    is_late = since is not None and _minutes(since, now) >= PROBE_MINUTES
+    return "sick" if state == "probing" and is_late else state
 
 
 class _Fleet:
@@ -205,26 +208,24 @@ class _Fleet:
     def free_rooms(self) -> Mapping[str, Resources]:
         """Return each usable node's free GPUs, CPUs and memory, by the node's id.
 
-        Busy nodes come first, then idle ones, then those that still boot. Jobs fill the nodes in
-        this order. Of each kind, the cheapest comes first, so that expensive nodes stay empty.
-        Nodes that the pool no longer sees are left out: their free resources are unknown.
+        Jobs fill busy nodes first, then idle ones, then those that still boot; of each kind the
+        cheapest first, so that expensive nodes stay empty. Lost nodes' resources are unknown.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
-        wants_gpus = bool(self.limits.room.gpus)
         usable = self.in_phases(order)
         usable.sort(key=lambda n: (order.index(self.phase(n)), self.price(n), n.id))
         return {
             node.id: node.machine.free if node.machine else node.room
             for node in usable
-            if node.machine is None or not node.machine.is_sick(wants_gpus)
+            if node.machine is None or not node.machine.is_sick()
         }
 
     def release_order(self) -> list[Node]:
         """Return the nodes that can be ended, the least useful first.
 
-        Nodes with sick GPUs come first, then nodes that still boot, then idle ones, then busy ones.
-        Of each kind, the most expensive comes first. Nodes that the pool no longer sees are left
-        out, because they may run a trial, and can't be drained.
+        Nodes with sick GPUs come first, then nodes that still boot, idle ones and busy ones; of
+        each kind the most expensive. Nodes that the pool no longer sees can't be drained: trials
+        may run.
         """
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(
@@ -270,8 +271,8 @@ def _allowance(fleet: _Fleet) -> tuple[int, str]:
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
     """Return the nodes to drain because no trial used them for `idle_minutes`.
 
-    Nodes in `used` stay, because waiting trials will use them. Nodes in `over` are left out,
-    because they end in any case. At least `limits.min_nodes` nodes without sick GPUs stay.
+    Nodes in `used`, for waiting trials, stay, and those in `over` end in any case. At least
+    `limits.min_nodes` nodes without sick GPUs stay.
     """
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
@@ -302,10 +303,7 @@ def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
 
 
 def decide_downscale(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
-    """Return what to drain and terminate so that `count` nodes stay, as a person has asked.
-
-    Nodes with sick GPUs go first, then nodes that still boot, then idle ones, then busy ones.
-    """
+    """Return what to drain and terminate so that `count` nodes stay, as a person has asked."""
     fleet = _Fleet(nodes, limits, now)
     surplus = max(0, len(fleet.not_in_phases(LEAVING)) - count)
     return _decide_removal(
@@ -334,7 +332,7 @@ def left_alone(
 def _decide_removal(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
     """Return the decision to end the nodes `going`, and all late, lost or drained nodes.
 
-    Nodes of `going` that are in the pool are drained. All other nodes are terminated at once.
+    Nodes of `going` that are in the pool are drained, all others terminated at once.
     """
     gone = (
         Removal(instance=node.id, reason=_gone_reason(node, fleet.limits, fleet.now))

@@ -1,12 +1,12 @@
-"""The resources for jobs on a node of each instance type, and the types on which jobs fit."""
+"""The resources for jobs on a node of each instance type, the types on which jobs or gangs fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-from trialfleet.errors import join_names
+from trialfleet.errors import InputError, join_names
 from trialfleet.infra.fleet.aws import images
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
@@ -32,11 +32,8 @@ def node_room(kind: InstanceType, shares: int) -> Resources:
 class SuitableTypes:
     """A job's request (`need` and `disk_bytes`), and the room on nodes of each instance type.
 
-    Attributes:
-        rooms: the GPUs, CPUs and memory for jobs on a node, by the name of the instance type.
-        disks: the size in bytes of a node's disk for jobs, by the name of the instance type.
-        least: the number of jobs that a gang needs to begin. 1 without a gang.
-        nodes: the fleet's maximum number of nodes.
+    `rooms` has a node's GPUs, CPUs and memory for jobs, and `disks` the bytes of its disk, by type.
+    A gang needs `least` jobs to begin, and the fleet has at most `nodes` nodes.
     """
 
     need: Resources
@@ -56,8 +53,8 @@ class SuitableTypes:
         ]
 
     def _count_fitting(self, name: str) -> int:
-        count = self.rooms[name].count_fitting(self.need)
-        return min(count, int(self.disks[name] // self.disk_bytes)) if self.disk_bytes else count
+        disk = self.disks.get(name, 0.0)
+        return _count_fitting(self.rooms[name], self.need, disk, self.disk_bytes)
 
     def __str__(self) -> str:
         if found := self.types:
@@ -79,6 +76,12 @@ class SuitableTypes:
         )
 
 
+def _count_fitting(room: Resources, need: Resources, disk: float, disk_bytes: float) -> int:
+    """Return how many jobs fit, each of which requests `need` and `disk_bytes` of a disk."""
+    count = room.count_fitting(need)
+    return min(count, int(disk // disk_bytes)) if disk_bytes else count
+
+
 def _gigabytes(size: float) -> str:
     return f"{size / 2**30:.0f} GB"
 
@@ -89,11 +92,13 @@ def suitable_types(
     """Return which of a fleet's types can hold a job, or None if AWS has none of the types."""
     rooms, disks = {}, {}
     find_image = cache(partial(images.find, aws, fleet))  # the same for many types
-    for aws_region in fleet.aws_regions:
-        for kind in instance_types.resolve(aws, fleet, aws_region):
+    for aws_region, kinds in instance_types.resolve_everywhere(aws, fleet).items():
+        for kind in kinds:
             rooms[kind.name] = node_room(kind, fleet.shares)
-            find = partial(find_image, aws_region, kind.architecture)
-            disks[kind.name] = _disk(fleet, kind, disk_bytes, find)
+            disks[kind.name] = _disk(fleet, kind)
+            if not kind.local_disks_gb and disk_bytes > disks[kind.name]:  # the image may have more
+                root_gib = find_image(aws_region, kind.architecture).root_gib
+                disks[kind.name] = max(disks[kind.name], root_gib * 2**30)
     if not rooms:
         return None
     return SuitableTypes(
@@ -106,32 +111,29 @@ def suitable_types(
     )
 
 
-def _disk(
-    fleet: Fleet, kind: InstanceType, disk_bytes: float, find_image: Callable[[], images.Image]
-) -> float:
+def _disk(fleet: Fleet, kind: InstanceType) -> float:
     """Return the size in bytes of a node's disk for jobs.
 
     AWS's own image joins all local disks. On other images, jobs get one local disk, perhaps the
-    smallest. Without local disks, jobs use the root volume. It has the size `fleet.disk` or the
-    size of the image's root disk, whichever is larger. The image is looked up only if the job
-    requests more than `fleet.disk`.
+    smallest. Without local disks, jobs use the root volume. Its size is `fleet.disk`, unless the
+    image's root disk is larger, which this function doesn't know.
     """
     if kind.local_disks_gb:
         joined = fleet.ami == DEFAULT_AMI
         return 1e9 * (sum(kind.local_disks_gb) if joined else min(kind.local_disks_gb))
-    root = parse_bytes(fleet.disk)
-    if disk_bytes <= root:  # then the image's size doesn't matter
-        return root
-    return max(root, find_image().root_gib * 2**30)
+    return parse_bytes(fleet.disk)
 
 
-def can_begin(fleet: Fleet, candidate: Candidate, need: Resources, least: int = 1) -> bool:
+def can_begin(
+    fleet: Fleet, candidate: Candidate, need: Resources, least: int = 1, disk_bytes: float = 0
+) -> bool:
     """Return whether the fleet may have enough nodes of `candidate` for `least` jobs.
 
-    Each job requests `need`. The limits are `nodes.max` and `price_cap.hour`.
+    Each job requests `need` and `disk_bytes`. The limits are `nodes.max` and `price_cap.hour`.
     """
     paid = affordable_nodes(fleet.price_cap.hour, 0.0, candidate.price)
-    slots = node_room(candidate.type, fleet.shares).count_fitting(need)
+    room = node_room(candidate.type, fleet.shares)
+    slots = _count_fitting(room, need, _disk(fleet, candidate.type), disk_bytes)
     return least <= min(fleet.nodes.max, paid) * slots
 
 
@@ -140,9 +142,80 @@ def suitable(
 ) -> list[Candidate]:
     """Return the candidates whose nodes suit all groups of `waiting` jobs.
 
-    The groups are tried in turn. A group that would leave no candidate is ignored.
+    A group that would leave no candidate is ignored.
     """
     found = list(candidates)
-    for need, least in dict.fromkeys((group.need, group.least) for group in waiting):
-        found = [one for one in found if can_begin(fleet, one, need, least)] or found
+    kinds = dict.fromkeys((group.need, group.least, group.disk_bytes) for group in waiting)
+    for kind in kinds:
+        found = [one for one in found if can_begin(fleet, one, *kind)] or found
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangNeed:
+    """The number of jobs of a gang (a training over several jobs), and what each job requests."""
+
+    min: int
+    max: int
+    need: Resources
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangPrice:
+    """The number and price of the nodes that a gang needs.
+
+    A gang begins with `min` jobs on `min_nodes` nodes, and may grow to `max` jobs on `max_nodes`
+    nodes, at most the fleet's `nodes.max`. `type` is like `g5.xlarge spot`. Prices are in USD.
+    """
+
+    min: int
+    max: int
+    min_nodes: int
+    max_nodes: int
+    min_per_hour: float
+    max_per_hour: float
+    type: str
+
+    def __str__(self) -> str:
+        return (
+            f"a gang of {self.min} to {self.max} jobs takes {self.min_nodes} to {self.max_nodes} "
+            f"nodes of {self.type}: {self.min_per_hour:.2f} to {self.max_per_hour:.2f} USD per hour"
+        )
+
+
+def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
+    """Return the number and price of the nodes for a gang, all of the first suitable candidate.
+
+    InputError if the fleet's limits allow too few nodes for the gang to begin.
+    """
+    chosen = next((one for one in candidates if can_begin(fleet, one, gang.need, gang.min)), None)
+    if chosen is None:
+        raise InputError(_why_none(fleet, gang, candidates))
+    held = node_room(chosen.type, fleet.shares).count_fitting(gang.need)
+    nodes = [-(-jobs // held) for jobs in (gang.min, gang.max)]
+    most = min(nodes[1], fleet.nodes.max)
+    return GangPrice(
+        min=gang.min,
+        max=gang.max,
+        min_nodes=nodes[0],
+        max_nodes=most,
+        min_per_hour=nodes[0] * chosen.price,
+        max_per_hour=most * chosen.price,
+        type=f"{chosen.type.name} {chosen.lifecycle}",
+    )
+
+
+def _why_none(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> str:
+    held = {one: node_room(one.type, fleet.shares).count_fitting(gang.need) for one in candidates}
+    if why := never_begins(gang.min, fleet.nodes.max, max(held.values())):
+        return why
+    costs = (
+        -(-gang.min // slots) * one.price
+        for one, slots in held.items()
+        if gang.min <= slots * fleet.nodes.max
+    )
+    return (
+        f"a gang needs {gang.min} jobs to begin (`resources.nodes.min`), and their nodes cost at "
+        f"least {min(costs):.2f} USD per hour, but `price_cap.hour` is {fleet.price_cap.hour:g}: "
+        "raise the cap, or lower `resources.nodes.min`"
+    )

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from trialfleet.errors import InputError
+from trialfleet.infra.pool.machines import ec2_type_has_gpus
 from trialfleet.sections import (
     OneLine,
     Section,
@@ -30,7 +31,6 @@ _NAME = r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
 _AWS_REGION = r"[a-z]{2}(-[a-z]+)+-[0-9]+"
 _ZONE = _AWS_REGION + r"(-[a-z0-9-]+)?[a-z]"
 _TYPE = r"[a-z0-9-]+\.[a-z0-9-]+"
-_GPU_FAMILY = r"(g|gr|p)[0-9]"  # g5.xlarge, gr6.4xlarge, p4d.24xlarge
 _AMI = r"(ami-[0-9a-f]{8,17}|ssm:/[A-Za-z0-9_./{}-]+)"
 _SUBNET = r"subnet-[0-9a-f]{8,17}"
 _HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
@@ -314,7 +314,7 @@ class Fleet(Section):
     def brings_gpus(self) -> bool:
         """True if the names of the fleet's types, or its `needs`, show that nodes may have GPUs."""
         if self.instance_types:
-            return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
+            return any(map(ec2_type_has_gpus, self.instance_types))
         return self.needs.gpus > 0
 
     @property

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 Lifecycle = Literal["spot", "on-demand"]
+_TAKEN_BACK = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")  # AWS's codes
 Pool = tuple[str, str, Lifecycle]  # an instance type in a zone, as spot or on-demand
 
 
@@ -41,8 +42,7 @@ class Candidate:
 
     Attributes:
         price: USD per hour.
-        speed: memory bandwidth of all GPUs of a node in GB/s. The number of vCPUs if no candidate
-            has a GPU.
+        speed: memory bandwidth of all GPUs of a node in GB/s; of its vCPUs if it has no GPU.
         interruptions: expected number of spot interruptions per hour of a node.
         efficiency: the share of a node's work that is not lost at interruptions.
     """
@@ -116,6 +116,11 @@ class Instance:
     def price_or(self, new: float) -> float:
         """Return the price in USD per hour, or `new` if the price is unknown."""
         return new if self.price is None else self.price
+
+    @property
+    def was_taken_back(self) -> bool:
+        """True if AWS reclaimed the spot instance."""
+        return self.ended.startswith(_TAKEN_BACK)
 
     @property
     def is_alive(self) -> bool:

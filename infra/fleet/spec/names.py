@@ -17,10 +17,7 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def resource_name(fleet: str) -> str:
-    """Return the name of the fleet's role, instance profile, security groups and placement groups.
-
-    The names of the fleet's launch templates begin with this name.
-    """
+    """Return the name of the fleet's role, profile and groups, with which its templates' begin."""
     return f"trialfleet-{fleet}"
 
 

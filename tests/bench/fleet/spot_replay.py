@@ -28,8 +28,9 @@ from functools import partial
 from itertools import count
 
 from trialfleet.infra.fleet.choice import interruption_history
-from trialfleet.infra.fleet.choice.interruption_history import NodeRecord
 from trialfleet.infra.fleet.instances import fleet_request, launch
+from trialfleet.infra.fleet.scaling import instance_costs
+from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
 from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType, Pool
 
 BOOT = 0.1  # hours until a node takes a trial
@@ -104,33 +105,33 @@ def _candidate(pool: Pool, price: float) -> Candidate:
     return Candidate(type=kind, aws_region="eu-west-1", zone=pool[1], lifecycle="spot", price=price)
 
 
-Choose = Callable[[list[Candidate], list[NodeRecord], datetime], Candidate]
+Choose = Callable[[list[Candidate], list[Lifetime], datetime], Candidate]
 
 
-def avoiding(candidates: list[Candidate], records: list[NodeRecord], now: datetime) -> Candidate:
+def avoiding(candidates: list[Candidate], records: list[Lifetime], now: datetime) -> Candidate:
     """Return the cheapest pool, if possible without an interruption in the last 15 minutes."""
     shunned = {
         one.pool
         for one in records[-50:]
-        if one.interrupted and now - one.ended < interruption_history.RECENT
+        if one.taken_back and now - one.taken_back < interruption_history.RECENT
     }
     return min(candidates, key=lambda one: (one.pool in shunned, one.price))
 
 
-def cheapest(candidates: list[Candidate], _: list[NodeRecord], __: datetime) -> Candidate:
+def cheapest(candidates: list[Candidate], _: list[Lifetime], __: datetime) -> Candidate:
     """Return the cheapest pool."""
     return min(candidates, key=lambda one: one.price)
 
 
 def learning(
     candidates: list[Candidate],
-    records: list[NodeRecord],
+    records: list[Lifetime],
     now: datetime,
     *,
     lost_minutes: float = 10,
 ) -> Candidate:
     """Return the cheapest pool per weight in the request that trialfleet's history makes."""
-    known = interruption_history.learn_history(records, now).apply(candidates, lost_minutes)
+    known = instance_costs.learn_history(records, now).apply(candidates, lost_minutes)
     first = next(launch.requests(sorted(known, key=lambda one: one.cost), one_type=False))
     weights = fleet_request.pool_weights(first)
     return min(first, key=lambda one: one.price / weights[one])
@@ -151,17 +152,18 @@ def trials_per_dollar(
 ) -> float:
     """Return the number of trials per dollar that a year of nights finishes."""
     draw = random.Random(market.seed + 1)  # noqa: S311 - a replay
-    records, cost = list[NodeRecord](), 0.0
+    records, cost = list[Lifetime](), 0.0
     for night in range(nights):
         cost += _night(market, choose, records, draw, FIRST + timedelta(days=night), trials, nodes)
-        records[:] = [one for one in records if FIRST + timedelta(days=night - 40) < one.ended]
+        oldest = FIRST + timedelta(days=night - 40)
+        records[:] = [one for one in records if oldest < one.end_time(oldest)]
     return nights * trials / cost
 
 
 def _night(
     market: Market,
     choose: Choose,
-    records: list[NodeRecord],
+    records: list[Lifetime],
     draw: random.Random,
     begin: datetime,
     trials: int,
@@ -191,7 +193,15 @@ def _night(
             continue
         cost += node.price * ((now - node.launched) / timedelta(hours=1))
         records.append(
-            NodeRecord(pool=node.pool, launched=node.launched, ended=now, interrupted=interrupted)
+            Lifetime(
+                type=node.pool[0],
+                zone=node.pool[1],
+                lifecycle=node.pool[2],
+                price=node.price,
+                launched=node.launched,
+                ended=now,
+                taken_back=now if interrupted else None,
+            )
         )
         if interrupted and waiting:
             start(now)

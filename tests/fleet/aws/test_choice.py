@@ -65,6 +65,23 @@ def test_of_equal_prices_the_first_region_comes_first(cloud: Account) -> None:
         assert [one.aws_region for one in found if one.price == 0.40] == regions
 
 
+@pytest.mark.parametrize("operation", ["DescribeInstanceTypes", "DescribeInstanceTypeOfferings"])
+def test_the_trouble_of_a_region_costs_only_its_own_candidates(
+    cloud: Account, operation: str
+) -> None:
+    cloud.faults.refuse(operation, "InternalError", aws_region=AWAY)
+    fleet = moto_account.fleet(aws_regions=[HOME, AWAY], ami=IMAGES, instance_types=["g5.xlarge"])
+    told: list[str] = []
+    with spot_costs():
+        found = choice.candidates(cloud.aws, fleet, told.append)
+        assert {one.aws_region for one in found} == {HOME}
+        (line,) = told
+        assert AWAY in line
+        cloud.faults.refuse(operation, "InternalError")
+        with pytest.raises(FleetError, match=HOME):
+            choice.candidates(cloud.aws, fleet)
+
+
 def test_on_demand_is_offered_in_every_zone_at_the_tables_price(cloud: Account) -> None:
     found = chosen(cloud, spot={"share": 0}, instance_types=["g5.xlarge"])
     assert brief(found) == [

@@ -20,6 +20,10 @@ def resolved(cloud: Account, aws_region: str = HOME, **changes: Any) -> list[Ins
     return instance_types.resolve(cloud.aws, moto_account.fleet(**changes), aws_region)
 
 
+def everywhere(cloud: Account, **changes: Any) -> dict[str, list[InstanceType]]:
+    return instance_types.resolve_everywhere(cloud.aws, moto_account.fleet(**changes))
+
+
 def test_a_listed_type_has_the_properties_that_aws_lists(cloud: Account) -> None:
     (kind,) = resolved(cloud, instance_types=["g5.12xlarge"])
     assert kind == InstanceType(
@@ -80,7 +84,7 @@ def test_a_fractional_gpu_of_a_listed_type_counts_as_one(cloud: Account) -> None
 
 def test_an_unknown_type_is_reported_with_a_similar_one(cloud: Account) -> None:
     with pytest.raises(InputError) as error:
-        resolved(cloud, instance_types=["g5.xlarge", "g5.xlagre"])
+        everywhere(cloud, instance_types=["g5.xlarge", "g5.xlagre"])
     assert str(error.value) == (
         "instance_types has types not offered in eu-west-1: g5.xlagre (did you mean 'g5.xlarge'?)"
     )
@@ -96,14 +100,11 @@ def test_a_listed_type_may_be_missing_in_some_regions(cloud: Account) -> None:
     images = {HOME: moto_account.IMAGE, AWAY: moto_account.IMAGE}
     kinds = ["g6.xlarge", "g5.xlarge"]
     with mock.patch.object(instance_types, "_read_infos", only_away):
-        there, here = (
-            resolved(cloud, at, aws_regions=[HOME, AWAY], ami=images, instance_types=kinds)
-            for at in (AWAY, HOME)
-        )
-        assert [kind.name for kind in there] == ["g5.xlarge", "g6.xlarge"]
-        assert [kind.name for kind in here] == ["g5.xlarge"]
+        found = everywhere(cloud, aws_regions=[HOME, AWAY], ami=images, instance_types=kinds)
+        assert [kind.name for kind in found[AWAY]] == ["g5.xlarge", "g6.xlarge"]
+        assert [kind.name for kind in found[HOME]] == ["g5.xlarge"]
         with pytest.raises(InputError, match=r"types not offered in eu-west-1: g6\.xlarge"):
-            resolved(cloud, instance_types=kinds)
+            everywhere(cloud, instance_types=kinds)
 
 
 def test_needs_find_the_types_that_meet_them(cloud: Account) -> None:

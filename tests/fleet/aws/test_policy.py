@@ -240,7 +240,7 @@ UNCALLED = {  # checked by IAM with another call, or never required by moto
     "ec2:DeletePlacementGroup",  # of a fleet that had gangs before
     *("ec2:CreateTags", "iam:CreateServiceLinkedRole", "iam:PassRole", "iam:TagInstanceProfile"),
     *("iam:TagRole", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
-    *("ssm:AddTagsToResource", "ec2:GetSpotPlacementScores"),
+    *("ssm:AddTagsToResource",),
 }
 IAM_NAMES = {
     "pricing:GetProducts": ["pricing:GetProducts"],

@@ -24,7 +24,7 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import prices, quotas
 from trialfleet.infra.fleet.commands import doctor, manager_checks
-from trialfleet.infra.fleet.commands.findings import Finding
+from trialfleet.infra.fleet.commands.permissions import Finding
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool import htcondor_installation

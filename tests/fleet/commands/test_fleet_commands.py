@@ -226,10 +226,10 @@ def test_reap_fails_if_an_aws_region_can_not_be_searched(
 ) -> None:
     name, listed = raised(cloud), inventory.list_instances
 
-    def list_instances(aws: Aws, aws_regions: list[str], filters: Any) -> list[Instance]:
-        if "us-east-1" in aws_regions:
+    def list_instances(aws: Aws, aws_region: str, filters: Any) -> list[Instance]:
+        if aws_region == "us-east-1":
             raise FleetError("the instances in us-east-1: AWS refused")
-        return listed(aws, aws_regions, filters)
+        return listed(aws, aws_region, filters)
 
     monkeypatch.setattr(inventory, "list_instances", list_instances)
     cloud.client("ec2").create_tags(

@@ -13,6 +13,7 @@ from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU, pool_node
 from tests.fleet.mock_aws.small_world import world
 from tests.unit.terminal import printed
 from trialfleet.errors import FleetError, PoolError
+from trialfleet.files import json_text
 from trialfleet.infra.fleet.commands import status as fleet_status
 from trialfleet.infra.fleet.commands.boot_log import last_line
 from trialfleet.infra.fleet.commands.status import FleetStatus
@@ -66,7 +67,7 @@ def test_joined_nodes_are_shown_with_their_hardware_trials_and_cost(
             pool_node(idle, driver_option="already 0"),
             pool_node(busy, idle=None, trials=(trial,)),
         )
-        first, second = (node.to_json() for node in status.nodes)
+        first, second = (json.loads(json_text(node.to_json())) for node in status.nodes)
         assert (first["instance"], first["zone"], first["type"]) == (idle, HOME + "a", "g5.xlarge")
         assert (first["lifecycle"], first["stage"], first["why"]) == ("spot", "joined", "")
         assert (first["gpus"], first["gpu"], first["bandwidth"]) == (1, "NVIDIA A10G", 481.5)
@@ -85,8 +86,7 @@ def test_joined_nodes_are_shown_with_their_hardware_trials_and_cost(
 def test_the_status_is_plain_json(monkeypatch: pytest.MonkeyPatch) -> None:
     with new_account() as account:
         (name,) = raised(account, 1)
-        content = seen(account, monkeypatch, pool_node(name)).to_json()
-        assert json.loads(json.dumps(content)) == content
+        content = json.loads(json_text(seen(account, monkeypatch, pool_node(name)).to_json()))
         assert content["nodes"][0]["bandwidth"] == 481.5
         assert sorted(content["nodes"][0]) == sorted(
             [
@@ -154,7 +154,8 @@ def test_sick_and_draining_nodes_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
             pool_node(one, healthy=False, reason="Xid 79"),
             pool_node(two, draining=True, drain_reason="trialfleet: idle for 10 minutes"),
             pool_node(three, draining=True, note="3 jobs failed here within 60 s"),
-            pool_node(four, healthy=None),
+            replace(pool_node(four, healthy=None), idle_since=datetime.now(UTC)),
+            minutes=4,
         )
         assert {node.instance.id: (node.stage, node.reason) for node in status.nodes} == {
             one: ("sick", "its GPU failed the probe: Xid 79"),
@@ -165,6 +166,17 @@ def test_sick_and_draining_nodes_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
         assert status.has_settled({one, two, three})
         assert not status.has_settled({one, four}), "a node in its first probe accepts no trials"
         assert not status.has_settled({one, "i-unlisted"})
+
+
+def test_a_first_probe_that_does_not_end_is_a_failed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_account() as account:
+        (one,) = raised(account, 1)
+        unprobed = replace(pool_node(one, healthy=None), idle_since=datetime.now(UTC))
+        late = seen(account, monkeypatch, unprobed, minutes=6)
+        assert [(node.stage, node.reason) for node in late.nodes] == [
+            ("sick", "its GPU has not been probed yet")
+        ]
+        assert late.has_settled({one}), "`fleet up --wait` ends"
 
 
 def test_a_sick_gpu_among_others_is_shown_for_a_node_that_takes_trials(

@@ -17,16 +17,14 @@ from tests.fleet.mock_aws import moto_account
 from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account
 from trialfleet.infra.fleet.aws import bucket, own_instance
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
-from trialfleet.infra.fleet.choice import instance_types
-from trialfleet.infra.fleet.choice.instance_types import Offer
 from trialfleet.infra.fleet.commands import manager_checks
-from trialfleet.infra.fleet.commands.gang_prices import GangNeed
 from trialfleet.infra.fleet.commands.plan import FleetPlan, fleet_plan
 from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
+from trialfleet.infra.fleet.scaling.suitable_types import GangNeed
 from trialfleet.infra.pool.machines import Resources
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.cli.printing.fleet_tables import partly_offered, plan_view
+from trialfleet.workflows.cli.printing.fleet_tables import plan_view
 from trialfleet.workflows.study.loading import load_fleet
 
 IMAGES = {HOME: IMAGE, AWAY: IMAGE}
@@ -95,59 +93,6 @@ def test_a_manager_that_only_some_nodes_can_reach_is_a_warning_not_an_error() ->
 
     assert found(**BOTH) is None
     assert found(aws_regions=[AWAY]) is False
-
-
-def test_a_type_that_not_every_region_offers_is_named(cloud: Account, file: Path) -> None:
-    real = instance_types.zones
-
-    def zones(aws: Any, aws_region: str, types: Any, allowed: Any) -> dict[str, list[str]]:
-        found = real(aws, aws_region, types, allowed)
-        return {
-            name: [] if (name, aws_region) == ("g4dn.xlarge", HOME) else its
-            for name, its in found.items()
-        }
-
-    kinds = ["g4dn.xlarge", "g5.xlarge"]
-    with mock.patch.object(instance_types, "zones", zones):
-        plan = planned(cloud, instance_types=kinds, **BOTH)
-        assert {one.type: one.aws_regions for one in plan.offers} == {
-            "g4dn.xlarge": [AWAY],
-            "g5.xlarge": [HOME, AWAY],
-        }
-        file.write_text(
-            file.read_text()
-            .replace(f"[{HOME}]", f"[{HOME}, {AWAY}]")
-            .replace("g5.xlarge", ", ".join(kinds))
-            .replace(f"ami: {IMAGE}", f"ami: {{{HOME}: {IMAGE}, {AWAY}: {IMAGE}}}")
-        )
-        text = command("fleet.yaml").output
-    assert f"g4dn.xlarge: offered only in {AWAY}, not in {HOME}\n" in text
-
-
-def test_types_offered_in_the_same_regions_share_one_line(cloud: Account) -> None:
-    kinds = ["g4dn.xlarge", "g5.xlarge", "g5.2xlarge"]
-    plan = planned(cloud, instance_types=kinds, zones=["us-east-1a"], **BOTH)
-    assert partly_offered(plan) == [
-        f"g4dn.xlarge, g5.2xlarge, g5.xlarge: offered only in {AWAY}, not in {HOME}"
-    ]
-    nowhere = Offer(type="p5.48xlarge", aws_regions=[], others=[HOME, AWAY])
-    assert partly_offered(replace(plan, offers=[nowhere])) == [
-        f"p5.48xlarge: not offered in {HOME}, {AWAY}"
-    ]
-
-
-def test_a_type_is_offered_only_in_regions_that_know_it(cloud: Account) -> None:
-    real = instance_types._find_named
-
-    def called(aws: Any, aws_region: str, listed: list[str]) -> Any:
-        return [k for k in real(aws, aws_region, listed) if (k.name, aws_region) != GONE]
-
-    with mock.patch.object(instance_types, "_find_named", called):
-        plan = planned(cloud, instance_types=["g4dn.xlarge", "g5.xlarge"], **BOTH)
-    assert {one.type: one.aws_regions for one in plan.offers}["g4dn.xlarge"] == [AWAY]
-
-
-GONE = ("g4dn.xlarge", HOME)
 
 
 def test_a_pool_with_many_interruptions_is_not_the_first_candidate(cloud: Account) -> None:
@@ -279,18 +224,11 @@ def test_the_plan_shows_past_interruptions_of_each_pool(cloud: Account, file: Pa
     assert float(shaky[-1]) < float(others[0][-1]) == 1.0
 
 
-def test_the_plan_says_how_many_nodes_are_spot_and_what_aws_scores(
-    cloud: Account, file: Path
-) -> None:
+def test_the_plan_says_how_many_nodes_are_spot(cloud: Account, file: Path) -> None:
     text = file.read_text() + "\nspot: {share: 0.5, base: 1}\nnodes: {max: 4}\n"
     file.write_text(text.replace("[g5.xlarge]", str(TYPES)))
     output = command("fleet.yaml").output
     assert "of 4 nodes, 2 are spot: 50% of the nodes beyond spot.base (1), rounded up" in output
-    assert f"AWS's placement score (1 to 10) for 2 spot nodes: {HOME} 9" in output
-    assert planned(cloud, instance_types=TYPES).placement_scores == {HOME: 9}
-    assert planned(cloud, instance_types=TYPES[:2]).placement_scores == {}
-    cloud.faults.refuse("GetSpotPlacementScores", "UnauthorizedOperation", status=403)
-    assert planned(cloud, instance_types=TYPES).placement_scores == {}
 
 
 def test_the_plan_shows_that_spot_nodes_are_rounded_to_complete_gangs(cloud: Account) -> None:

@@ -89,19 +89,8 @@ def instant_fleets() -> Iterator[Capacity]:
     """Let moto's EC2 have such fleets."""
     CAPACITY.restore()
     CAPACITY.requests.clear()
-    actions: dict[str, Any] = {
-        "create_fleet": create_fleet,
-        "get_spot_placement_scores": _get_spot_placement_scores,
-    }
-    with mock.patch.multiple(EC2Response, create=True, **actions):
+    with mock.patch.object(EC2Response, "create_fleet", create_fleet, create=True):
         yield CAPACITY
-
-
-def _get_spot_placement_scores(self: Any) -> ActionResult:
-    """Answer with scores of a stand-in's: the first region has room, the others less and less."""
-    regions = self._get_param("RegionNames")
-    found = [{"Region": name, "Score": max(1, 9 - 4 * n)} for n, name in enumerate(regions)]
-    return ActionResult({"SpotPlacementScores": found})
 
 
 def create_fleet(self: Any) -> ActionResult:

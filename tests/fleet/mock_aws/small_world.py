@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,6 +28,7 @@ class World:
         waiting: trials that wait for a slot.
         waiting_since: since when the first of them does.
         candidates: where nodes may be had; none: that can't be found out.
+        troubles: the errors of AWS regions without candidates.
         silent: the pool does not answer.
         unwilling: why no node can be drained; empty: each can.
         undrainable: an instance of whose node that can't even be asked.
@@ -46,6 +47,7 @@ class World:
         self.waiting = 0
         self.waiting_since: datetime | None = None
         self.candidates: list[Candidate] = [candidate()]
+        self.troubles: list[str] = []
         self.silent = False
         self.finals = False
         self.ends = True
@@ -64,7 +66,7 @@ class World:
         """Return the autoscaler's connections to its surroundings."""
         return Connections(
             inputs=lambda _aws, _fleet: inputs(),
-            choose=lambda _aws, _fleet: self._choose(),
+            choose=lambda _aws, _fleet, tell: self._choose(tell),
             read_run=lambda _fleet, _run: self._look(),
             end=self._end,
             drain=self._drain,
@@ -94,7 +96,9 @@ class World:
     def change(self, name: str, **changes: Any) -> None:
         self.pool[name] = replace(self.pool[name], **changes)
 
-    def _choose(self) -> Sequence[Candidate]:
+    def _choose(self, tell: Callable[[str], object]) -> Sequence[Candidate]:
+        for trouble in self.troubles:
+            tell(trouble)
         if not self.candidates:
             raise FleetError("no candidate is left:\n  g5.xlarge costs more than the ceiling")
         return self.candidates

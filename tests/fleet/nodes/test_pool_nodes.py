@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from tests.fleet.mock_aws.nodes_at_hand import NOW, ROOM, ago, dynamic_ad, job_ad, slot_ad
 from trialfleet.errors import PoolError
-from trialfleet.infra.fleet.dataclass_json import to_plain
+from trialfleet.files import json_text
 from trialfleet.infra.fleet.htcondor.demand import Demand, Group, read_demand, select_run
 from trialfleet.infra.pool.machines import ATTRIBUTES, Resources, RunningTrial, parse_machines
 
@@ -21,7 +22,7 @@ def test_an_idle_nodes_ad_gives_its_resources_and_idle_time() -> None:
     assert (node.bandwidth, node.launch_microseconds) == (481.5, None)
     assert node.idle_since == NOW - timedelta(seconds=60)
     assert not node.draining
-    assert to_plain(node)["idle_since"] == "2026-11-20T11:59:00+00:00"
+    assert json.loads(json_text(node))["idle_since"] == "2026-11-20T11:59:00+00:00"
 
 
 def test_the_query_of_the_collector_has_all_attributes_that_are_read() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, candidate, inputs
 from tests.fleet.mock_aws.nodes_at_hand import NOW, ONE_GPU, ago, joined
 from tests.fleet.mock_aws.small_world import World, world
-from trialfleet.errors import FleetError, PoolError
+from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import down, up
@@ -609,11 +609,28 @@ def test_throttling_costs_nothing_but_time() -> None:
         assert len(here.autoscaler().step().launched) == 1
 
 
-def test_a_denied_permission_is_named() -> None:
+def test_a_step_without_any_list_of_instances_says_so_and_launches_nothing() -> None:
     with world() as here:
         here.account.faults.refuse("DescribeInstances", "UnauthorizedOperation", status=403)
-        with pytest.raises(FleetError, match="permission to call DescribeInstances is denied"):
-            here.autoscaler().step()
+        here.waiting = 1
+        step = here.autoscaler().step()
+        assert "permission to call DescribeInstances is denied" in step.notes[0]
+        assert "1 more nodes would be useful: an AWS region does not list its nodes" in step.notes
+        assert (step.launched, step.waiting) == ((), 1)
+
+
+def test_a_region_without_candidates_is_named_until_it_has_some() -> None:
+    with world() as here:
+        scaler = here.autoscaler()
+        here.troubles = ["the spot prices of us-east-1: AWS refused"]
+        here.waiting = 1
+        for _ in range(2):
+            step = scaler.step()
+            assert here.troubles[0] in step.notes
+        assert len(here.living()) == 1
+        here.troubles = []
+        here.later(minutes=1)
+        assert scaler.step().notes == ()
 
 
 def test_without_candidates_nothing_is_launched_but_nodes_still_go() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +16,7 @@ from tests.conftest import MakeRun
 from tests.fleet.mock_aws.small_world import World, world
 from trialfleet import Run
 from trialfleet.errors import FleetError
-from trialfleet.files import write_json
-from trialfleet.infra.fleet.dataclass_json import to_plain
+from trialfleet.files import json_text, write_json
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.scaling import cost_record
@@ -117,7 +117,7 @@ def test_the_costs_of_runs_add_up_to_the_fleets_record(plan_on_fleet: Plan) -> N
         assert by_run(read_costs(["demo"], now=here.now).items) == pytest.approx(costs)
 
         # without AWS the autoscaler's report on this machine counts
-        write_json(RunFolder(runs["r1"].folder).fleet_state, {"step": to_plain(last)})
+        write_json(RunFolder(runs["r1"].folder).fleet_state, {"step": last})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("trialfleet.infra.fleet.instances.inventory.instances", refuse)
             found = read_costs(now=here.now)
@@ -151,7 +151,7 @@ def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
         (used,) = here.join(idle=None)
         record_trial(run, here, used, 30)
         scaler.step()  # renews the lease
-        step = to_plain(scaler.step())
+        step = json.loads(json_text(scaler.step()))
         write_json(folder.fleet_state, {"run": "r1", "state": "ended", "step": step})
         here.later(minutes=30)
         price = here.living()[0].price or 0.0

@@ -239,7 +239,7 @@ def test_an_idle_node_of_a_real_pool_is_drained_and_its_instance_ended(
         )
 
 
-def none(_aws: Aws, _fleet: Fleet) -> Any:
+def none(_aws: Aws, _fleet: Fleet, _tell: object = None) -> Any:
     raise FleetError("nothing may be launched")
 
 

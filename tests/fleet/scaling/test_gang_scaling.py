@@ -22,10 +22,10 @@ from tests.fleet.mock_aws.nodes_at_hand import (
     launched,
 )
 from tests.fleet.mock_aws.small_world import world
-from trialfleet.infra.fleet.commands.gang_prices import GangNeed, gang_price
 from trialfleet.infra.fleet.htcondor.demand import Demand, Group, PoolView, read_demand
 from trialfleet.infra.fleet.scaling.packing import least_new, pack
 from trialfleet.infra.fleet.scaling.scaling_decision import decide, unmatched_trials
+from trialfleet.infra.fleet.scaling.suitable_types import GangNeed, gang_price
 
 TWO_GPUS = replace(ROOM, gpus=2)
 

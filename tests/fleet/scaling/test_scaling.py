@@ -153,9 +153,9 @@ def test_a_node_in_its_first_probe_is_expected_to_take_trials_for_five_minutes()
     assert decide(waiting(1), [unknown], LIMITS, NOW).launch == 1
     gone = decide(NOTHING, [joined(idle=10, healthy=None)], LIMITS, NOW).drain
     assert [one.reason for one in gone] == ["its GPU has not been probed yet"]
-    on_cpus = replace(LIMITS, room=Resources(cpus=4, memory_mb=15_000))
-    need = Resources(cpus=1, memory_mb=100)
-    assert decide(waiting(1, need), [unknown], on_cpus, NOW) == Decision()
+    room, need = Resources(cpus=4, memory_mb=15_000), Resources(cpus=1, memory_mb=100)
+    plain = joined(idle=5, healthy=None, total=room, free=room)
+    assert decide(waiting(1, need), [plain], replace(LIMITS, room=room), NOW) == Decision()
 
 
 def test_a_node_that_does_not_join_or_becomes_unreachable_is_ended() -> None:
@@ -417,3 +417,13 @@ def test_idle_nodes_that_only_keep_common_files_are_drained() -> None:
     nodes = [replace(joined(one.instance), machine=one) for one in parse_machines(ads)]
     assert ids(decide(NOTHING, nodes, LIMITS, NOW).drain) == ["i-3", "i-4", "i-5"]
     assert decide(NOTHING, nodes, LIMITS, ago(0.1)).drain == ()
+
+
+def test_a_node_without_a_gpu_is_fit_for_trials_in_a_fleet_that_also_has_gpu_types() -> None:
+    plain: dict[str, Any] = {
+        "instance_type": "c5.xlarge",
+        "total": Resources(cpus=4),
+        "healthy": False,
+    }
+    assert phase(joined(**plain), LIMITS, NOW) == "idle"
+    assert phase(joined(**plain | {"instance_type": "g5.xlarge"}), LIMITS, NOW) == "sick"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,9 +10,11 @@ import classad2
 import pytest
 
 from tests.fleet.mock_aws import moto_account
-from tests.fleet.mock_aws.moto_account import Account
+from tests.fleet.mock_aws.moto_account import HOME, Account
 from trialfleet.infra.fleet.aws import clients, images
-from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
+from trialfleet.infra.fleet.choice import instance_types
+from trialfleet.infra.fleet.htcondor.demand import read_demand
+from trialfleet.infra.fleet.scaling.suitable_types import suitable, suitable_types
 from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI
 from trialfleet.infra.pool.machines import Resources
 from trialfleet.workflows.control.plan import pool_check
@@ -134,6 +137,23 @@ def test_the_disk_limits_the_number_of_a_gangs_jobs_on_a_node(cloud: Account) ->
         assert found is not None
         assert found.types == types
     assert "nodes.max is 2, and a node holds 2 of them" in str(found)
+
+
+def test_the_autoscaler_chooses_types_whose_disk_has_room_for_the_waiting_jobs(
+    cloud: Account,
+) -> None:
+    """Jobs of more than any node's disk are left to the check of the plan."""
+    fleet = moto_account.fleet(instance_types=["c5.xlarge", "g5.xlarge"], disk="100GB")
+    kinds = instance_types.resolve(cloud.aws, fleet, HOME)
+    way = moto_account.candidate()
+    offers = [replace(way, type=kind) for kind in kinds]
+
+    def chosen(gib: int) -> list[str]:
+        ad = {"JobStatus": 1, "RequestCpus": 1, "RequestMemory": 1, "RequestDisk": gib << 20}
+        return [one.type.name for one in suitable(fleet, offers, read_demand([ad]).idle)]
+
+    assert chosen(90) == chosen(9_000) == ["c5.xlarge", "g5.xlarge"]
+    assert chosen(200) == ["g5.xlarge"]
 
 
 def test_plan_compares_the_disk_that_a_trial_requests(

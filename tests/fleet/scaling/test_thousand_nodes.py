@@ -253,10 +253,10 @@ def test_a_region_that_hangs_delays_no_lease_of_another(monkeypatch: pytest.Monk
         scaler.step()
         tagged = inventory.list_instances
 
-        def hanging(aws: Any, aws_regions: list[str], filters: Any) -> Any:
-            if aws_regions == [AWAY]:
+        def hanging(aws: Any, aws_region: str, filters: Any) -> Any:
+            if aws_region == AWAY:
                 answer.wait(60)
-            return tagged(aws, aws_regions, filters)
+            return tagged(aws, aws_region, filters)
 
         monkeypatch.setattr(inventory, "list_instances", hanging)
         for _ in range(4):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.conftest import MakeRun
 from trialfleet.files import write_json
-from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
 from trialfleet.infra.fleet.scaling.last_report import default_report
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -207,7 +206,7 @@ def write_report(file: Path, hour: float, ended: float | None = None) -> Path:
     )
     step = {"at": MORNING + hours(hour), "instances": {"i-1": life}}
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file, to_plain({"step": step}))
+    write_json(file, {"step": step})
     return file
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,8 @@ from hypothesis import strategies as st
 from tests.fleet.mock_aws.moto_account import candidate
 from trialfleet.gpu_memory import ec2_gpu_bandwidth
 from trialfleet.infra.fleet.choice import interruption_history
-from trialfleet.infra.fleet.choice.interruption_history import (
-    HALF_LIFE,
-    RECENT,
-    History,
-    NodeRecord,
-    learn_history,
-)
+from trialfleet.infra.fleet.choice.interruption_history import RECENT, History
+from trialfleet.infra.fleet.scaling.instance_costs import HALF_LIFE, Lifetime, learn_history
 from trialfleet.infra.fleet.spec.machines import Candidate
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -28,10 +24,16 @@ FIXED = replace(A, lifecycle="on-demand", price=1.0)
 
 def node_record(
     pool: Candidate, hours: float, *, ago: timedelta = RECENT, interrupted: bool = False
-) -> NodeRecord:
+) -> Lifetime:
     end = NOW - ago
     begin = end - timedelta(hours=hours)
-    return NodeRecord(pool=pool.pool, launched=begin, ended=end, interrupted=interrupted)
+    return life(pool, begin, end, taken_back=end if interrupted else None)
+
+
+def life(pool: Candidate, launched: datetime, ended: datetime, **more: Any) -> Lifetime:
+    kind, zone, lifecycle = pool.pool
+    where: dict[str, Any] = {"type": kind, "zone": zone, "lifecycle": lifecycle, "price": None}
+    return Lifetime(launched=launched, ended=ended, **where, **more)
 
 
 def rate(history: History, pool: Candidate) -> float:
@@ -64,8 +66,7 @@ def test_a_new_pool_is_expected_to_be_as_the_others() -> None:
 
 def test_old_days_count_less() -> None:
     taken, calm = [node_record(A, 2, interrupted=True)] * 9, [node_record(B, 2)] * 50
-    long_ago = [replace(one, launched=one.launched - 6 * HALF_LIFE) for one in taken]
-    long_ago = [replace(one, ended=one.ended - 6 * HALF_LIFE) for one in long_ago]
+    long_ago = [node_record(A, 2, ago=RECENT + 6 * HALF_LIFE, interrupted=True)] * 9
     assert rate(learn_history([*taken, *calm], NOW), A) > 3 * rate(
         learn_history([*long_ago, *calm], NOW), A
     )
@@ -121,7 +122,9 @@ def test_a_gpu_without_a_data_sheet_counts_as_the_slowest() -> None:
 
 
 def test_without_gpus_processors_count() -> None:
-    assert speeds([kind("m5.large", "", 0, gpus=0)]) == [4]
+    plain = kind("m5.large", "", 0, gpus=0)
+    assert speeds([plain]) == [4 * 3.2]
+    assert speeds([plain, kind("g4dn.xlarge", "T4")]) == [4 * 3.2, 320]
 
 
 @pytest.mark.parametrize(
@@ -152,11 +155,11 @@ def test_records_from_a_clock_ahead_count_as_present_ones(ahead: timedelta) -> N
 
 
 def test_a_life_that_ended_before_it_began_has_no_hours() -> None:
-    odd = NodeRecord(pool=A.pool, launched=NOW, ended=NOW - timedelta(days=9))
+    odd = life(A, NOW, NOW - timedelta(days=9))
     assert rate(learn_history([odd], NOW), A) == interruption_history.FIRST_RATE
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), -5.0, 0.0])
 def test_an_impossible_bandwidth_is_not_learned(figure: float) -> None:
-    odd = NodeRecord(pool=A.pool, launched=NOW, ended=NOW, bandwidth=figure)
+    odd = life(A, NOW, NOW, bandwidth=figure)
     assert learn_history([odd], NOW).bandwidths == {}

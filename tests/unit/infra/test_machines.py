@@ -121,12 +121,21 @@ def test_a_machine_has_a_state_and_an_explanation(
     assert (found.state(), found.explanation()) == (state, why)
 
 
-def test_a_machine_without_a_gpu_is_sick_only_where_trials_want_one() -> None:
-    lacking = FAILED | NODE | {"TotalSlotGPUs": 0, "TrialfleetGpuReason": "no GPU"}
-    found = machine(**lacking)
-    assert (found.state(), found.state(wants_gpus=False)) == ("well", "well")
-    assert found.explanation(wants_gpus=False) == ""
-    assert found.state(wants_gpus=True) == "sick"
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        ("c5.xlarge", "well"),
+        ("g4ad.xlarge", "well"),
+        ("g5.xlarge", "sick"),
+        ("p4d.24xlarge", "sick"),
+    ],
+)
+def test_a_machine_without_a_gpu_is_sick_only_if_its_type_has_one(kind: str, state: str) -> None:
+    lacking = NODE | {"TotalSlotGPUs": 0, "TrialfleetInstanceType": kind}
+    failed = machine(**FAILED, **lacking)
+    assert failed.state() == state
+    assert failed.explanation() == ("its GPU failed the probe: ECC" if state == "sick" else "")
+    assert machine(**lacking).state() == ("probing" if state == "sick" else "well")
 
 
 def test_a_slot_whose_owner_keeps_it_is_free_and_offers_nothing() -> None:

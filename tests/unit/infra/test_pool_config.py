@@ -21,8 +21,11 @@ from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.config import render, variable
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.embedded import Pool, default_folder, tail
-from trialfleet.infra.pool.environment import extended_path, inherited_environment
-from trialfleet.infra.pool.htcondor_installation import Installation
+from trialfleet.infra.pool.htcondor_installation import (
+    Installation,
+    extended_path,
+    inherited_environment,
+)
 from trialfleet.infra.pool.machines import Resources, parse_machines
 from trialfleet.infra.pool.user_namespace import Identity
 from trialfleet.workflows.cli.main import main

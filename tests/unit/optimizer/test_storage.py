@@ -24,7 +24,7 @@ from tests.unit.optimizer.region_studies import (
 )
 from trialfleet.errors import InputError, OptimizerError, TrialfleetError
 from trialfleet.optimizer.region_study import RegionStudy
-from trialfleet.optimizer.storage import open_storage
+from trialfleet.optimizer.storage import copy_sqlite, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in the service
@@ -138,3 +138,14 @@ def test_a_file_that_is_not_a_database_is_named_and_not_changed(tmp_path: Path) 
     with pytest.raises(OptimizerError, match=r"notes\.txt can't be used: file is not a database"):
         open_storage(sqlite_url(path))
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_copy_stays_as_it_is_if_its_source_has_no_tables(tmp_path: Path, exists: bool) -> None:
+    source, target = tmp_path / "study.db", tmp_path / "copy.db"
+    target.write_bytes(b"what was copied before")
+    if exists:
+        source.touch()
+    copy_sqlite(source, target)
+    assert target.read_bytes() == b"what was copied before"
+    assert source.exists() == exists

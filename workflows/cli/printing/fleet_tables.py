@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trialfleet.infra.fleet.choice.interruption_history import PoolHistory
-    from trialfleet.infra.fleet.commands.findings import Finding
     from trialfleet.infra.fleet.commands.gpu_types import GpuTypes
+    from trialfleet.infra.fleet.commands.permissions import Finding
     from trialfleet.infra.fleet.commands.plan import FleetPlan
     from trialfleet.infra.fleet.commands.status import FleetStatus, NodeStatus
     from trialfleet.infra.fleet.spec.machines import Candidate
@@ -61,7 +61,6 @@ def plan_view(plan: FleetPlan) -> RenderableType:
         Text(_request_text(plan)),
         table,
         Text(_money(plan)),
-        *(Text(line) for line in partly_offered(plan)),
         *(Text(str(gang)) for gang in plan.gangs),
         Text("`up` also creates:"),
         *(Text(f"  {resource}") for resource in plan.makes),
@@ -88,9 +87,6 @@ def _request_text(plan: FleetPlan) -> str:
             f"{plan.spot_share:.0%}{beyond}, "
             + ("rounded to whole gangs" if plan.gangs else "rounded up")
         )
-    if plan.placement_scores:
-        scores = ", ".join(f"{region} {score}" for region, score in plan.placement_scores.items())
-        text += f"\nAWS's placement score (1 to 10) for {plan.spot_nodes} spot nodes: {scores}"
     return text
 
 
@@ -108,20 +104,6 @@ def _interruption_text(candidate: Candidate, seen: PoolHistory) -> str:
 def _on_demand_price(plan: FleetPlan, candidate: Candidate) -> str:
     usd = plan.on_demand.get(candidate.aws_region, {}).get(candidate.type.name)
     return "" if usd is None else f"{usd:.3f}"
-
-
-def partly_offered(plan: FleetPlan) -> list[str]:
-    """Return lines about instance types that some of the fleet's AWS regions don't offer."""
-    types: dict[tuple[str, str], list[str]] = {}
-    for one in plan.offers:
-        if one.others:
-            where = ", ".join(one.aws_regions), ", ".join(one.others)
-            types.setdefault(where, []).append(one.type)
-    return [
-        f"{', '.join(names)}: "
-        + (f"offered only in {where}, not in {others}" if where else f"not offered in {others}")
-        for (where, others), names in types.items()
-    ]
 
 
 def _money(plan: FleetPlan) -> str:

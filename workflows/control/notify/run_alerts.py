@@ -192,7 +192,7 @@ class RunEvents:
                 data={"instance": node.instance, "gpu": node.gpu, "reason": node.reason},
             )
             for node in found
-            if node.healthy is False
+            if node.is_sick()
         ]
 
     def _lasting_trouble_events(self, kind: EventKind, troubles: Iterable[str]) -> Iterator[Event]:
