@@ -174,11 +174,11 @@ def _design_points(space: SearchSpace, seed: int, skip: int) -> Iterator[Point]:
     """Yield DESIGN_TRIES points of a scrambled Sobol sequence, after its first `skip` points."""
     from scipy.stats.qmc import Sobol
 
-    sequence = Sobol(len(space.parameters), scramble=True, seed=stable_seed(seed, "design"))
+    domain = build_domain(space)
+    sequence = Sobol(domain.size, scramble=True, seed=stable_seed(seed, "design"))
     enough = math.ceil(math.log2(skip + DESIGN_TRIES))  # scipy wants a power of two
-    for row in sequence.random_base2(enough)[skip : skip + DESIGN_TRIES]:
-        at = zip(space.parameters.items(), row.tolist(), strict=True)
-        yield space.canonical({name: entry.from_unit(u) for (name, entry), u in at})
+    rows = sequence.random_base2(enough)[skip : skip + DESIGN_TRIES]
+    return (space.nearest(domain.decode(row)) for row in domain.spread(rows))
 
 
 def _all_points(space: SearchSpace) -> Iterator[Point]:

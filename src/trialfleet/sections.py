@@ -66,6 +66,16 @@ class Section(BaseModel):
             problems += _value_errors(error, with_missing=not unknown)
         raise ValidationError.from_exception_data(cls.__name__, problems)
 
+    @model_validator(mode="after")
+    def _refuse_problems(self) -> Self:
+        if found := list(self.problems()):
+            refuse(type(self).__name__, found)
+        return self
+
+    def problems(self) -> Iterator[Refused]:
+        """Yield what is wrong with valid values together: the place, a message, the value."""
+        yield from ()
+
     @classmethod
     def _optional_parts(cls) -> Iterator[tuple[str, type[Section]]]:
         for name, field in cls.model_fields.items():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from pydantic import (
@@ -13,10 +14,9 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
-    model_validator,
 )
 
-from trialfleet.sections import Section, pattern_schema, pattern_validator, refusal, refuse
+from trialfleet.sections import Refused, Section, pattern_schema, pattern_validator, refusal
 from trialfleet.spelling import did_you_mean
 
 DATE = "{date}"  # the placeholder in patterns of data
@@ -112,11 +112,10 @@ class Daily(Section):
         "storage in PostgreSQL and models in S3; docs/daily.md.",
     )
 
-    @model_validator(mode="after")
-    def _waits_for_the_ready_file(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if nothing would wait for the ready file."""
         if self.ready_file and not self.wait_for_data:
-            refuse("Daily", [(("ready_file",), "requires wait_for_data", self.ready_file)])
-        return self
+            yield ("ready_file",), "requires wait_for_data", self.ready_file
 
     @property
     def time(self) -> time:

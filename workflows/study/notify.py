@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from trialfleet.files import shell_quoted
 from trialfleet.sections import (
     OneLine,
+    Refused,
     Section,
     check_not_empty,
     pattern_schema,
     pattern_validator,
-    refuse,
 )
 from trialfleet.workflows.study.checks import Command, wrap_in_list
 from trialfleet.workflows.study.paths import (
@@ -117,11 +118,10 @@ class Webhook(Section):
         "json", description="json: the event, as in docs/alerts.md; slack: the text of a message."
     )
 
-    @model_validator(mode="after")
-    def _one_url(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem unless exactly one URL is given."""
         if sum(each is not None for each in (self.url, self.url_file, self.url_env)) != 1:
-            refuse("Webhook", [((), "needs exactly one of url, url_file and url_env", {})])
-        return self
+            yield (), "needs exactly one of url, url_file and url_env", {}
 
 
 class Mail(Section):
@@ -147,17 +147,16 @@ class Mail(Section):
         None, description="An environment variable with the password."
     )
 
-    @model_validator(mode="after")
-    def _login_is_whole_and_hidden(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield what is wrong with the login, the port or the encryption."""
         passwords = sum(each is not None for each in (self.password_file, self.password_env))
         if passwords != (self.user is not None):
-            refuse("Mail", [((), "needs user and either password_file or password_env", {})])
+            yield (), "needs user and either password_file or password_env", {}
         if not 0 < self.port < 65536:
-            refuse("Mail", [(("server",), "must have a port from 1 to 65535", self.server)])
+            yield ("server",), "must have a port from 1 to 65535", self.server
         if self.user and self.encryption == "none" and self.host not in {"localhost", "127.0.0.1"}:
             text = "'none' would send the password unencrypted; use 'tls' or 'starttls'"
-            refuse("Mail", [(("security",), text, "none")])
-        return self
+            yield ("security",), text, "none"
 
     @property
     def host(self) -> str:
@@ -187,12 +186,10 @@ class Channel(Section):
         None, description="Events to send (default: all; with daily: all except run-done)."
     )
 
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        channels = [each for each in (self.command, self.webhook, self.mail) if each is not None]
-        if len(channels) != 1:
-            refuse("Channel", [((), "needs exactly one of command, webhook and mail", {})])
-        return self
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem unless exactly one way is given."""
+        if sum(each is not None for each in (self.command, self.webhook, self.mail)) != 1:
+            yield (), "needs exactly one of command, webhook and mail", {}
 
     @property
     def title(self) -> str:

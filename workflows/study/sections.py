@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Iterator
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from trialfleet.objective import Direction
 from trialfleet.optimizer.space import Entry
-from trialfleet.sections import Section, Size, parse_bytes, refuse
+from trialfleet.sections import Refused, Section, Size, parse_bytes
 from trialfleet.workflows.study.checks import (
     MOST_CORES,
     MOST_RANKS,
@@ -83,11 +83,10 @@ class Budget(Section):
         "permanently (default: a quarter of its trials, at least 3).",
     )
 
-    @model_validator(mode="after")
-    def _startup_is_a_part(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if there are more start-up trials than trials."""
         if problem := startup_problem(self.startup_trials, self.trials):
-            refuse("Budget", [(("startup_trials",), problem, self.startup_trials)])
-        return self
+            yield ("startup_trials",), problem, self.startup_trials
 
     @property
     def in_usd(self) -> bool:
@@ -149,11 +148,10 @@ class Gang(Section):
         "(default: on the access point).",
     )
 
-    @model_validator(mode="after")
-    def _min_is_not_above_max(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if the minimum exceeds the maximum."""
         if self.min > self.max:
-            refuse("Gang", [(("min",), f"must be at most max, which is {self.max}", self.min)])
-        return self
+            yield ("min",), f"must be at most max, which is {self.max}", self.min
 
 
 class Region(Section):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -19,7 +19,6 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -27,7 +26,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.objective import Direction
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.sections import OneLine, Refused, Section, refusal, refuse
+from trialfleet.sections import OneLine, Refused, Section, refusal
 from trialfleet.workflows.names import NO_MODELS
 from trialfleet.workflows.study import resolution
 from trialfleet.workflows.study.checks import (
@@ -207,15 +206,11 @@ class Study(Section):
         "docs/alerts.md.",
     )
 
-    @model_validator(mode="after")
-    def _keys_go_together(self) -> Self:
-        if problems := [
-            *self._metric_problems(),
-            *self._absent_part_problems(),
-            *self._pair_problems(),
-        ]:
-            refuse("Study", problems)
-        return self
+    def problems(self) -> Iterator[Refused]:
+        """Yield each key that contradicts another, or lacks a key that it requires."""
+        yield from self._metric_problems()
+        yield from self._absent_part_problems()
+        yield from self._pair_problems()
 
     def _metric_problems(self) -> Iterator[Refused]:
         own, objective, gate = self.report_direction, self.objective, self.gate

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from trialfleet.errors import InputError
 from trialfleet.sections import (
     OneLine,
+    Refused,
     Section,
     Size,
     pattern_schema,
     pattern_validator,
     refusal,
-    refuse,
 )
 
 # AWS's own image, with NVIDIA's open driver and torch. A study may name another image.
@@ -135,11 +135,10 @@ class Nodes(Section):
     )
     max: int = Field(4, ge=1, le=1_000, description="Maximum number of nodes.")
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if the minimum exceeds the maximum."""
         if self.min > self.max:
-            refuse("Nodes", [(("min",), f"must be at most max, which is {self.max}", self.min)])
-        return self
+            yield ("min",), f"must be at most max, which is {self.max}", self.min
 
 
 class Gangs(Section):
@@ -327,32 +326,24 @@ class Fleet(Section):
         """True if nodes get an Elastic Fabric Adapter where their type allows this."""
         return self.gangs is not None and self.gangs.efa
 
-    @model_validator(mode="after")
-    def _check_unique(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield doubled names, zones outside of the AWS regions, and regions without an image."""
         for key in ("aws_regions", "zones", "instance_types", "subnets"):
             given = getattr(self, key)
             for i, one in enumerate(given):
                 if one in given[:i]:  # AWS's answers would count twice
-                    refuse("Fleet", [((key, i), f"{one} is listed twice", one)])
-        return self
-
-    @model_validator(mode="after")
-    def _zones_lie_in_the_regions(self) -> Self:
+                    yield (key, i), f"{one} is listed twice", one
         for i, zone in enumerate(self.zones):
             if not zone.startswith(tuple(self.aws_regions)):
                 text = f"is in none of aws_regions: {', '.join(self.aws_regions)}"
-                refuse("Fleet", [(("zones", i), text, zone)])
-        return self
+                yield ("zones", i), text, zone
+        yield from self._image_problems()
 
-    @model_validator(mode="after")
-    def _an_image_for_each_region(self) -> Self:
+    def _image_problems(self) -> Iterator[Refused]:
         if isinstance(self.ami, dict):
             missing = [region for region in self.aws_regions if region not in self.ami]
             if missing:
-                refuse("Fleet", [(("ami",), f"has no image for {', '.join(missing)}", self.ami)])
+                yield ("ami",), f"has no image for {', '.join(missing)}", self.ami
         elif self.ami.startswith("ami-") and len(self.aws_regions) > 1:
-            text = (
-                "an image belongs to one AWS region; give a table of images or an `ssm:` parameter"
-            )
-            refuse("Fleet", [(("ami",), text, self.ami)])
-        return self
+            text = "an image belongs to one AWS region; give a table or an `ssm:` parameter"
+            yield ("ami",), text, self.ami
