@@ -215,8 +215,11 @@ def _without_odd(curves: list[Curve]) -> list[Curve]:
     A curve that falls far is kept with its noise, even if most curves are flat. Without it, the
     model would stop each trial that still learns.
     """
-    center = float(np.median(np.concatenate([curve.losses for curve in curves])))
-    typical = float(np.median([np.abs(curve.losses - center).max() for curve in curves]))
+    # the half with the lowest peaks: more than half of the curves may have diverged
+    lowest = sorted(curves, key=lambda curve: float(curve.losses.max()))
+    lowest = lowest[: max(2, math.ceil(len(curves) / 2))]
+    center = float(np.median(np.concatenate([curve.losses for curve in lowest])))
+    typical = float(np.median([np.abs(curve.losses - center).max() for curve in lowest]))
     return [curve for curve in curves if not _is_odd(curve, center, typical or math.inf)]
 
 
