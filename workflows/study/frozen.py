@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shlex
-from contextlib import suppress
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -123,9 +122,6 @@ def load_frozen(path: Path) -> FrozenStudy:
         )
     if "study" not in tree and "search_space" in tree:
         raise NoRunError(f"{path} is a study, not a run")
-    with suppress(LookupError, AttributeError, TypeError):  # validation reports it below
-        # runs of old releases without this key have one job per trial
-        tree["study"]["budget"].setdefault("trials_per_job", 1)
     frozen = validate(FrozenStudy, path, tree)
     _known.clear()
     _known[path] = stamp, frozen

@@ -72,7 +72,6 @@ def resolve_usable(study: Study, folder: Path) -> tuple[Study | None, dict[str, 
 
 def _resolve_rest(study: Study, regions: dict[str, Region], folder: Path) -> Study:
     """Return the normal form of a study with these `regions`."""
-    _check_early_stopping(study)
     _check_s3_keys(study, regions)
     normal = study.model_copy(
         update={
@@ -112,9 +111,10 @@ def _find_regions(
     """Return the regions whose data can be used, and the errors of the others."""
     regions: dict[str, Region] = {}
     errors: dict[str, UnusableStudyError] = {}
+    known_faults: dict[str, str] = {}
     for name, region in _given_regions(study, folder).items():
         try:
-            regions[name] = _region(study, name, region, folder)
+            regions[name] = _region(study, name, region, folder, known_faults)
         except UnusableStudyError as error:
             errors[_recordable(name)] = error
     return regions, errors
@@ -199,7 +199,9 @@ def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) ->
         yield Problem(keys, first.problem.message + nor)
 
 
-def _region(study: Study, name: str, given: Region | str, folder: Path) -> Region:
+def _region(
+    study: Study, name: str, given: Region | str, folder: Path, known_faults: dict[str, str]
+) -> Region:
     """Return a region with absolute paths; `given` is its entry in the file, or a glob's file."""
     keys = _data_keys(study, name)
     if isinstance(given, str):
@@ -208,7 +210,7 @@ def _region(study: Study, name: str, given: Region | str, folder: Path) -> Regio
         data = region_data(name, given.data_or(study.data), folder, keys)
         region = given.model_copy(update={"data": data})
     if isinstance(study.trainer, Trainer):  # the built-in trainer's tables are written by plan
-        check_content(region.data or [], keys, whose=_whose(name))
+        check_content(region.data or [], keys, whose=_whose(name), known_faults=known_faults)
     return region
 
 
@@ -262,16 +264,6 @@ def _data_keys(study: Study, region: str) -> Keys:
         return _GLOB
     own = study.listed_regions.get(region)
     return ("data",) if own is None or own.data is None else ("regions", region, "data")
-
-
-def _check_early_stopping(study: Study) -> None:
-    # Not in the section's own validation: runs that were planned so before can still be opened.
-    rule = study.early_stopping
-    if rule and rule.min_steps and rule.max_steps and rule.min_steps >= rule.max_steps:
-        text = (
-            f"must be less than max_steps, which is {rule.max_steps}, or no trial is ever stopped"
-        )
-        raise UnusableStudyError(Problem(("early_stopping", "min_steps"), text))
 
 
 def _check_command(study: Study, folder: Path) -> None:

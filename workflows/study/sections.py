@@ -255,6 +255,12 @@ class EarlyStopping(Section):
         "SIGTERM.",
     )
 
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if no trial could ever be stopped."""
+        if self.min_steps and self.max_steps and self.min_steps >= self.max_steps:
+            text = f"must be less than max_steps, which is {self.max_steps}"
+            yield ("min_steps",), f"{text}, or no trial is ever stopped", self.min_steps
+
 
 class Trainer(Section):
     """The program of a trial: any command that reads trial.json and writes result.json."""

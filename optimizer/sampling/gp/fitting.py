@@ -23,7 +23,6 @@ from scipy.optimize import minimize
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
 from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior, Posteriors
-from trialfleet.optimizer.sampling.gp.standardized_results import standardize
 from trialfleet.optimizer.sampling.gp.transfer import TaughtMeans, Teachers
 
 SAMPLES = 8
@@ -112,9 +111,8 @@ def posteriors(
 def fit_teacher(rows: Array, values: Array, is_categorical: Mask) -> Hyperparameters:
     """Return the likeliest θ of a task whose posterior is to be a teacher for other tasks.
 
-    The rows are canonical (`domain.py`). `values` are finite, and smaller is better.
+    The rows are canonical (`domain.py`). `values` are standardized, and smaller is better.
     """
-    values = standardize(values)
     fitted = _choose_results(values)
     likelihood = Likelihood(rows[fitted], values[fitted], is_categorical)
     return Hyperparameters.from_logs(_posterior_mode(likelihood, prior(is_categorical)))
