@@ -12,6 +12,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     ModelWrapValidatorHandler,
     ValidationError,
     ValidationInfo,
@@ -192,6 +193,9 @@ def _check_countable(value: str) -> str:
 _SIZE = r"(?!0+(\.0+)?[ KMGT])[0-9]+(\.[0-9]+)? ?(KB|MB|GB|TB)"
 
 OneLine = Annotated[str, AfterValidator(check_not_empty), AfterValidator(one_line)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Size = Annotated[
     str,
     BeforeValidator(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
 from trialfleet.sections import (
+    Count,
     OneLine,
+    Positive,
     Refused,
     Section,
     pattern_schema,
@@ -21,7 +22,7 @@ from trialfleet.sections import (
     refusal,
 )
 from trialfleet.workflows.study.checks import SCHEME
-from trialfleet.workflows.study.notify import Variable, address_problem
+from trialfleet.workflows.study.notify import Variable, check_public_url
 from trialfleet.workflows.study.paths import (
     Keys,
     Problem,
@@ -51,21 +52,14 @@ def check_publish(value: str) -> str:
     return value
 
 
-def _check_server(value: Any) -> str:
-    """Check the URL of an MLflow server. Errors omit the URL, which may contain a password."""
-    problem = address_problem(value)
-    if not problem and urlsplit(value).username is not None:
-        problem = "contains a password; give user, and password_file or password_env"
-    if problem:
-        raise PydanticCustomError("secret_url", "{text}", {"text": problem})
-    return str(value)
+_check_server = partial(check_public_url, instead="give user, and password_file or password_env")
 
 
 class Keep(Section):
     """Limits on the number and age of a region's models. The current model is always kept."""
 
-    count: int | None = Field(None, ge=1, description="Number of the newest models to keep.")
-    days: float | None = Field(None, gt=0, description="Maximum age in days of models to keep.")
+    count: Count | None = Field(None, description="Number of the newest models to keep.")
+    days: Positive | None = Field(None, description="Maximum age in days of models to keep.")
 
     def problems(self) -> Iterator[Refused]:
         """Yield a problem if no key is given."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -50,16 +51,22 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _PORTS = {465: "tls", 587: "starttls"}
 
 
-def _check_url(value: Any) -> str:
-    """Check a webhook's URL. Errors omit the URL, because it may be a secret."""
+def check_public_url(value: Any, instead: str) -> str:
+    """Return the URL `value` if it has no password. Errors omit it, because it may be a secret.
+
+    For a URL with a password, the error ends with what to do `instead`.
+    """
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
-        problem = "contains a password; put the URL into a file, and give url_file"
+        problem = f"contains a password; {instead}"
     if not problem and (host := urlsplit(value).hostname or "").endswith(SECRET_URLS):
-        problem = f"a URL of {host} is a secret; put it into a file, and give url_file"
+        problem = f"a URL of {host} is a secret; {instead}"
     if problem:
         raise PydanticCustomError("secret_url", "{text}", {"text": problem})
     return str(value)
+
+
+_check_url = partial(check_public_url, instead="put the URL into a file, and give url_file")
 
 
 def address_problem(value: Any) -> str:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from trialfleet.objective import Direction
 from trialfleet.optimizer.space import Entry
-from trialfleet.sections import Refused, Section, Size, parse_bytes
+from trialfleet.sections import Count, Positive, Refused, Section, Size, parse_bytes
 from trialfleet.workflows.study.checks import (
     MOST_CORES,
     MOST_RANKS,
@@ -41,9 +41,8 @@ class Budget(Section):
         20, ge=1, le=10_000, description="Number of a region's trials, including failed ones."
     )
     lanes: int = Field(4, ge=1, le=1_000, description="Number of a region's trials in parallel.")
-    startup_trials: int | None = Field(
+    startup_trials: Count | None = Field(
         None,
-        ge=1,
         description="Number of space-filling trials, before the optimiser's model chooses "
         "parameters. Default: two for each parameter, but at least 5 and at most 10. If this "
         "default is more than a third of the trials, it is a third of them, but at least 2.",
@@ -59,22 +58,20 @@ class Budget(Section):
         description="After this many minutes, a job starts no other trial and frees its slot. "
         "Its lane continues in a new job at the end of the queue.",
     )
-    hours: float | None = Field(
+    hours: Positive | None = Field(
         None,
-        gt=0,
         description="A region starts no more trials this many hours after its first trial began.",
     )
-    usd: float | None = Field(
+    usd: Positive | None = Field(
         None,
-        gt=0,
         description="A region starts no more trials once its jobs have cost this much, in USD. "
         "Running trials and the full training count with their estimated cost.",
     )
-    usd_per_run: float | None = Field(
-        None, gt=0, description="Like usd, for all regions of a run together."
+    usd_per_run: Positive | None = Field(
+        None, description="Like usd, for all regions of a run together."
     )
-    usd_per_day: float | None = Field(
-        None, gt=0, description="Like usd, for all runs of the study that belong to one day."
+    usd_per_day: Positive | None = Field(
+        None, description="Like usd, for all runs of the study that belong to one day."
     )
     failures: int | None = Field(
         None,
@@ -126,10 +123,10 @@ class BudgetOverride(Section):
     trials: int | None = Field(None, ge=1, le=10_000, description="As in budget.")
     lanes: int | None = Field(None, ge=1, le=1_000, description="As in budget.")
     trials_per_job: TrialsPerJob | None = Field(None, description="As in budget.")
-    job_minutes: float | None = Field(None, gt=0, description="As in budget.")
-    startup_trials: int | None = Field(None, ge=1, description="As in budget.")
-    hours: float | None = Field(None, gt=0, description="As in budget.")
-    usd: float | None = Field(None, gt=0, description="As in budget.")
+    job_minutes: Positive | None = Field(None, description="As in budget.")
+    startup_trials: Count | None = Field(None, description="As in budget.")
+    hours: Positive | None = Field(None, description="As in budget.")
+    usd: Positive | None = Field(None, description="As in budget.")
     failures: int | None = Field(None, ge=0, description="As in budget.")
 
 
@@ -223,9 +220,8 @@ class Gate(Section):
 class EarlyStopping(Section):
     """The rule that stops unpromising trials early; see docs/early-stopping.md."""
 
-    min_steps: int | None = Field(
+    min_steps: Count | None = Field(
         None,
-        ge=1,
         description="Minimum number of steps, as the trainer reports them, before a trial may be "
         "stopped (default: a twentieth of max_steps).",
     )

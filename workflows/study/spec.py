@@ -26,7 +26,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.objective import Direction
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.sections import OneLine, Refused, Section, refusal
+from trialfleet.sections import Count, OneLine, Positive, Refused, Section, refusal
 from trialfleet.workflows.names import NO_MODELS
 from trialfleet.workflows.study import resolution
 from trialfleet.workflows.study.checks import (
@@ -110,8 +110,8 @@ class Study(Section):
         "{dropout: {type: float, low: 0.0, high: 0.5}, epochs: 10}."
     )
     budget: Budget = Budget()
-    parallel_regions: int | None = Field(
-        None, ge=1, description="Maximum number of regions that run at once (default: all)."
+    parallel_regions: Count | None = Field(
+        None, description="Maximum number of regions that run at once (default: all)."
     )
     trainer: Annotated[Literal["tabular"] | Trainer, WrapValidator(_trainer)] = Field(
         description="Write tabular for the built-in network for tables, or "
@@ -127,9 +127,8 @@ class Study(Section):
     accelerator: Accelerator = Field(
         "auto", description="auto: gpu if the fleet or a slot of the pool has one, otherwise cpu."
     )
-    usd_per_hour: float | None = Field(
+    usd_per_hour: Positive | None = Field(
         None,
-        gt=0,
         description="Price of a whole node in USD per hour, for nodes that do not advertise one, "
         "such as your own machines. Nodes of a fleet advertise theirs.",
     )

@@ -12,8 +12,10 @@ from pydantic import BeforeValidator, Field
 from trialfleet.errors import InputError
 from trialfleet.sections import (
     OneLine,
+    Positive,
     Refused,
     Section,
+    Share,
     Size,
     pattern_schema,
     pattern_validator,
@@ -175,9 +177,8 @@ class Probe(Section):
     ecc_uncorrected: int | None = Field(
         None, ge=0, description="Maximum number of uncorrectable memory errors."
     )
-    launch_microseconds: float | None = Field(
+    launch_microseconds: Positive | None = Field(
         None,
-        gt=0,
         description="Maximum microseconds from a kernel's launch until the host knows that "
         "the kernel has ended.",
     )
@@ -187,24 +188,18 @@ class Probe(Section):
     bandwidth: float | None = Field(
         None, ge=0, description="Minimum GB/s of a copy within a GPU's memory, read plus written."
     )
-    bandwidth_share: float | None = Field(
+    bandwidth_share: Share | None = Field(
         None,
-        ge=0,
-        le=1,
         description="Minimum memory bandwidth, as a share of the bandwidth in the GPU's data "
         "sheet. Not checked if that is unknown.",
     )
-    pool_share: float | None = Field(
+    pool_share: Share | None = Field(
         None,
-        ge=0,
-        le=1,
         description="Minimum memory bandwidth, as a share of the median of the pool's other nodes "
         "with the same GPU.",
     )
-    host_share: float | None = Field(
+    host_share: Share | None = Field(
         None,
-        ge=0,
-        le=1,
         description="Minimum speed of copies from the host to the GPU, as a share of the PCIe "
         "link's capacity.",
     )
