@@ -39,13 +39,10 @@ ENUMERABLE = 2000  # largest size of a space that is searched to its last unseen
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A point to try: a value for each parameter. An inactive parameter has its default.
-
-    `taught` has the weights of the regions of earlier runs from which the model learned, by
-    STUDY/RUN/REGION.
-    """
+    """A point to try: a value for each parameter. An inactive parameter has its default."""
 
     point: Point
+    # by STUDY/RUN/REGION, the weights of earlier runs' regions from which the model learned
     taught: dict[str, float] = field(default_factory=dict)
 
 
@@ -73,13 +70,11 @@ def suggest(
 ) -> Suggestion:
     """Return the point to try next. It is new, unless no point outside `history` is found.
 
-    The first point has the default values. The other start-up trials take good points of
-    `previous`, then points of a scrambled Sobol sequence, which covers the space evenly. After the
-    start-up trials, the sampler proposes. Only trialfleet's own sampler learns from `previous`.
+    The first of the `startup_trials` has the default values. The others take good points of
+    `previous`, then points of a scrambled Sobol sequence, which covers the space evenly. With
+    `previous`, there are half as many. Only trialfleet's own sampler learns from `previous`.
 
     `history` has all trials so far, in the order of their creation, with their active parameters.
-    `startup_trials` includes the trial with the default values. With `previous`, there are half as
-    many start-up trials.
     """
     if not history:
         return Suggestion(space.canonical(space.defaults()))
@@ -100,8 +95,7 @@ def suggest(
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point belongs to the start-up trials, which need no model.
 
-    The first `startup_trials` trials are start-up trials. Further ones follow until
-    `results_awaited(startup_trials)` trials have a measured or predicted result.
+    After `startup_trials` trials, further ones follow until the model has enough results.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)
@@ -156,11 +150,10 @@ def _propose_with_optuna(
 
 
 def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun: int) -> Point:
-    """Return the next point of the Sobol sequence that is not in `taken`.
+    """Return a point that is not in `taken`, if there is one, or else any point.
 
-    The search starts at the place of the next trial, after `begun` trials, and tries DESIGN_TRIES
-    points of the sequence. Then it tries all points of the space, if there are at most ENUMERABLE.
-    If all these points are taken, the result is the first point that was tried.
+    The candidates are DESIGN_TRIES points of the Sobol sequence, from the place of the next trial
+    on, after `begun` trials, and then all points of the space, if there are at most ENUMERABLE.
     """
     design = _design_points(space, seed, begun - 1)  # the first trial has the defaults
     first = next(design)

@@ -186,16 +186,11 @@ class Checks(Section):
 
 
 class RunsDay(BaseModel):
-    """The day that a run is for, as stored in the run's folder.
+    """The day that a run is for, as stored in the run's folder."""
 
-    `date` replaces `{date}` in the study's paths of data. No trial starts after `deadline`.
-    `settings` maps each region to a hash of its settings and of the trainer's files. The region's
-    data is not part of the hash.
-    """
-
-    date: date
-    deadline: AwareDatetime | None = None
-    settings: dict[str, str] = {}
+    date: date  # replaces `{date}` in the study's paths of data
+    deadline: AwareDatetime | None = None  # no trial starts after it
+    settings: dict[str, str] = {}  # by region, a hash of settings and trainer's files, not of data
 
     @property
     def end(self) -> datetime:

@@ -38,16 +38,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DaysStudy:
-    """A study on one day.
+    """A study on one day."""
 
-    `whole` is the study that still contains `{date}`. `study` has the day's date and defaults
-    filled in, without the regions that have no usable data. It is None if no region has any.
-    `unusable` maps each of the other regions to the reason.
-    """
-
-    whole: Study
-    study: Study | None
-    unusable: Mapping[str, str]
+    whole: Study  # still with `{date}`
+    study: Study | None  # the day's normal form of the regions with usable data, if there are any
+    unusable: Mapping[str, str]  # the other regions, and why
 
 
 def load_day(path: Path, day: date) -> DaysStudy:

@@ -65,15 +65,10 @@ class DataError(UnusableStudyError):
         self.by_region = by_region
 
 
-def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
-    """Return the absolute path of the file or folder `name`.
+def find_path(name: str, folder: Path, keys: Keys) -> str:
+    """Return the absolute path of the file or folder `name`. AbsentError if it doesn't exist.
 
-    An error message begins with `whose`, for example the region.
-
-    Raises:
-        AbsentError: the path doesn't exist.
-        UnusableStudyError: the path can't be read, HTCondor can't transfer it, or it is a folder
-            that contains the study.
+    UnusableStudyError if it can't be read or transferred by HTCondor, or contains the study.
     """
     path = (folder / name).absolute()
     try:
@@ -81,12 +76,12 @@ def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
         is_there = path.exists()
         fault = _fault(path, folder) if is_there else ""
     except (OSError, ValueError) as error:
-        raise UnusableStudyError(Problem(keys, f"{whose}{error}")) from error
+        raise UnusableStudyError(Problem(keys, str(error))) from error
     if not is_there:
-        text = f"{whose}{str(path)!r} does not exist{placeholder_hint(name)}"
+        text = f"{str(path)!r} does not exist{placeholder_hint(name)}"
         raise AbsentError(Problem(keys, text))
     if fault:
-        raise UnusableStudyError(Problem(keys, f"{whose}{str(path)!r} {fault}"))
+        raise UnusableStudyError(Problem(keys, f"{str(path)!r} {fault}"))
     return str(path)
 
 
@@ -135,29 +130,21 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
     return [
         _object_url(pattern.replace(PLACEHOLDER, quote(region, safe="")), (*keys, index))
         if pattern.startswith(URL_PREFIXES)
-        else find_path(
-            pattern.replace(PLACEHOLDER, region),
-            folder,
-            (*keys, index),
-            whose=f"region {region!r}: ",
-        )
+        else find_path(pattern.replace(PLACEHOLDER, region), folder, (*keys, index))
         for index, pattern in enumerate(patterns)
     ]
 
 
-def check_content(
-    data: Sequence[str], keys: Keys, *, whose: str, known_faults: dict[str, str]
-) -> None:
+def check_content(data: Sequence[str], keys: Keys, known_faults: dict[str, str]) -> None:
     """Raise UnusableStudyError if a path of `data` is or contains something that no job can get.
 
-    The error message begins with `whose`, as in `find_path`. `known_faults` has the faults of the
-    paths that were already checked, and gets the others'.
+    `known_faults` has the faults of the paths that were already checked, and gets the others'.
     """
     for index, place in enumerate(data):
         if place not in known_faults:
             known_faults[place] = "" if place.startswith(URL_PREFIXES) else _first_fault(place)
         if fault := known_faults[place]:
-            raise UnusableStudyError(Problem((*keys, index), whose + fault))
+            raise UnusableStudyError(Problem((*keys, index), fault))
 
 
 def _first_fault(place: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from trialfleet.errors import join_names
 from trialfleet.infra.fleet.spec.fleet import Fleet, Gangs
@@ -64,7 +64,7 @@ def resolve_usable(study: Study, folder: Path) -> tuple[Study | None, dict[str, 
     """
     regions, errors = _find_regions(study, folder)
     unusable = {
-        name: "; ".join(_without_region(name, each) for each in error.problems)
+        _recordable(name): "; ".join(each.message for each in error.problems)
         for name, error in errors.items()
     }
     return (_resolve_rest(study, regions, folder) if regions else None), unusable
@@ -108,7 +108,7 @@ def resolve_publishing(study: Study, folder: Path) -> dict[str, Any]:
 def _find_regions(
     study: Study, folder: Path
 ) -> tuple[dict[str, Region], dict[str, UnusableStudyError]]:
-    """Return the regions whose data can be used, and the errors of the others."""
+    """Return the regions whose data can be used, and the others' errors, which don't name them."""
     regions: dict[str, Region] = {}
     errors: dict[str, UnusableStudyError] = {}
     known_faults: dict[str, str] = {}
@@ -116,7 +116,7 @@ def _find_regions(
         try:
             regions[name] = _region(study, name, region, folder, known_faults)
         except UnusableStudyError as error:
-            errors[_recordable(name)] = error
+            errors[name] = error
     return regions, errors
 
 
@@ -142,61 +142,45 @@ def _join_errors(
     study: Study, errors: Mapping[str, UnusableStudyError], folder: Path
 ) -> UnusableStudyError:
     table = study.listed_regions
-    absent = [
-        _Absent(name, table[name].data_or(study.data), problem)
-        for name, error in errors.items()
-        if isinstance(error, AbsentError) and name in table
-        for problem in error.problems
-    ]
-    others: dict[tuple[Keys, str], Problem] = {}  # data that regions share is named once
+    absent: dict[Problem, str] = {}  # the first region of each problem: data may be shared
+    others: dict[Problem, str] = {}
     for name, error in errors.items():
-        if not (isinstance(error, AbsentError) and name in table):
-            for problem in error.problems:
-                others.setdefault((problem.keys, _without_region(name, problem)), problem)
+        found = absent if isinstance(error, AbsentError) and name in table else others
+        for problem in error.problems:
+            found.setdefault(problem, name)
+    others_named = [_of_region(name, problem) for problem, name in others.items()]
     if absent:
-        return AbsentError(*_absent_problems(absent, [*table], folder), *others.values())
-    return UnusableStudyError(*others.values())
+        return AbsentError(*_absent_problems(study, absent, folder), *others_named)
+    return UnusableStudyError(*others_named)
 
 
-class _Absent(NamedTuple):
-    region: str
-    patterns: list[str]
-    problem: Problem
-
-    @property
-    def short_message(self) -> str:
-        return _without_region(self.region, self.problem)
+def _of_region(region: str, problem: Problem, more: str = "") -> Problem:
+    return Problem(problem.keys, f"region {region!r}: {problem.message}{more}")
 
 
-def _without_region(region: str, problem: Problem) -> str:
-    return problem.message.removeprefix(_whose(region))
-
-
-def _whose(region: str) -> str:
-    return f"region {region!r}: "
-
-
-def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) -> Iterator[Problem]:
+def _absent_problems(
+    study: Study, absent: Mapping[Problem, str], folder: Path
+) -> Iterator[Problem]:
     """Yield the problems of regions without data.
 
     A region whose name seems misspelt has a problem of its own. The others share one problem per
     key.
     """
-    others: dict[Keys, list[_Absent]] = {}
+    table = study.listed_regions
+    others: dict[Keys, list[tuple[str, Problem]]] = {}
     spelt: dict[str, list[str]] = {}  # by pattern: names with data that are no region
-    for each in absent:
-        keys = each.problem.keys
-        pattern = each.patterns[int(keys[-1])]
+    for problem, region in absent.items():
+        pattern = table[region].data_or(study.data)[int(problem.keys[-1])]
         if pattern not in spelt:
-            spelt[pattern] = sorted({*regions_with_data(pattern, folder)} - {*regions})
-        if guess := did_you_mean(each.region, spelt[pattern]):
-            yield Problem(keys, each.problem.message + guess)
+            spelt[pattern] = sorted({*regions_with_data(pattern, folder)} - {*table})
+        if guess := did_you_mean(region, spelt[pattern]):
+            yield _of_region(region, problem, guess)
         else:
-            others.setdefault(keys, []).append(each)
-    for keys, (first, *rest) in others.items():
-        more = [repr(each.region) for each in rest if each.short_message != first.short_message]
+            others.setdefault(problem.keys, []).append((region, problem))
+    for (region, problem), *rest in others.values():
+        more = [repr(other) for other, _ in rest]
         nor = f"; the data of {join_names(more, _SHOWN)} doesn't exist either" if more else ""
-        yield Problem(keys, first.problem.message + nor)
+        yield _of_region(region, problem, nor)
 
 
 def _region(
@@ -210,7 +194,7 @@ def _region(
         data = region_data(name, given.data_or(study.data), folder, keys)
         region = given.model_copy(update={"data": data})
     if isinstance(study.trainer, Trainer):  # the built-in trainer's tables are written by plan
-        check_content(region.data or [], keys, whose=_whose(name), known_faults=known_faults)
+        check_content(region.data or [], keys, known_faults)
     return region
 
 
@@ -219,7 +203,7 @@ def _glob_file(name: str, file: str, folder: Path) -> str:
         check_region_name(name)
     except ValueError as error:
         raise UnusableStudyError(Problem(_GLOB, f"{file!r}: {error}")) from error
-    return find_path(file, folder, _GLOB, whose=_whose(name))
+    return find_path(file, folder, _GLOB)
 
 
 def _publish(study: Study, folder: Path) -> str:
