@@ -144,15 +144,12 @@ class Attributes(Mapping[str, Any]):
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
     """Return whether a trial was created for a DAG node, and is not a duplicate.
 
-    Trials of other programs lack the attribute `node`. If two managers store a trial of the same
-    node, `RegionStudy` sets one of the two to PRUNED. Other PRUNED trials have an error, if they
-    were abandoned, or a stop order, if they were stopped early.
+    Trials of other programs lack the attribute `node`. `RegionStudy` sets a duplicate to PRUNED,
+    without the error of an abandoned trial, and without the order of one that was stopped early.
     """
     attributes = trial.user_attrs
-    is_closed = trial.state == TrialState.PRUNED
-    return "node" in attributes and not (
-        is_closed and not any(attributes.get(key) for key in ("error", STOPPED))
-    )
+    has_end = trial.state != TrialState.PRUNED or attributes.get("error") or attributes.get(STOPPED)
+    return "node" in attributes and bool(has_end)
 
 
 AnyTrial = TypeVar("AnyTrial", bound="StoredTrial | FrozenTrial")

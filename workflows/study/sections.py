@@ -97,11 +97,7 @@ class Budget(Section):
 
     @property
     def startup_count(self) -> int:
-        """The number of start-up trials, whose parameters are spread over the search space.
-
-        It is 10 if the study does not set `startup_trials`, but never more than `trials`. The study
-        in a run's folder always sets `startup_trials`.
-        """
+        """The number of start-up trials, which the study in a run's folder always sets."""
         return min(self.startup_trials or 10, self.trials)
 
     @property
