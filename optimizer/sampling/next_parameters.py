@@ -87,7 +87,10 @@ def suggest(
     elif sampler == OWN:
         proposed, taught = _propose(space, history, points, direction, seed_of_ask, previous)
     else:
-        proposed = _propose_with_optuna(sampler, space, history, points, direction, seed_of_ask)
+        from trialfleet.optimizer.sampling.optuna_samplers import optuna_proposals
+
+        asked = optuna_proposals(sampler, space, history, points, direction, seed_of_ask)
+        proposed = itertools.islice(asked, SAMPLER_TRIES)
     untaken = next((point for point in proposed if _key(point) not in taken), None)
     return Suggestion(untaken or _untaken_design_point(space, taken, seed, len(history)), taught)
 
@@ -129,24 +132,6 @@ def _propose(
     taught = dict(zip(names, weights, strict=True))
     proposed = (space.nearest(domain.decode(row)) for row in found)
     return proposed, {name: round(weight, 3) for name, weight in taught.items() if weight > 0}
-
-
-def _propose_with_optuna(
-    sampler: Sampler,
-    space: SearchSpace,
-    history: Sequence[FrozenTrial],
-    points: Sequence[Point],
-    direction: Direction,
-    seed: int,
-) -> Iterator[Point]:
-    """Yield an Optuna sampler's proposals. Each counts as a running trial for the next proposal."""
-    from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
-
-    study = OptunaHistory(sampler, space, history, points, direction, seed)
-    for _ in range(SAMPLER_TRIES):
-        point = study.ask()
-        yield point
-        study.add_pending(point)
 
 
 def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun: int) -> Point:

@@ -12,11 +12,10 @@ from pydantic import (
     AfterValidator,
     AwareDatetime,
     BaseModel,
-    BeforeValidator,
     Field,
 )
 
-from trialfleet.sections import Refused, Section, pattern_schema, pattern_validator, refusal
+from trialfleet.sections import Pattern, Refused, Section, refusal
 from trialfleet.spelling import did_you_mean
 
 DATE = "{date}"  # the placeholder in patterns of data
@@ -51,24 +50,15 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(hours=hours, minutes=minutes)
 
 
-TimeOfDay = Annotated[
-    str,
-    BeforeValidator(pattern_validator(_TIME, "a time of day from 0:00 to 23:59, such as 02:30")),
-    pattern_schema(_TIME),
-]
+TimeOfDay = Annotated[str, Pattern(_TIME, "a time of day from 0:00 to 23:59, such as 02:30")]
 Lasting = Annotated[
     str,
     AfterValidator(_check_duration),
-    BeforeValidator(pattern_validator(_LASTS, "hours and minutes, such as 6h, 90m or 1h30m")),
-    pattern_schema(_LASTS),
+    Pattern(_LASTS, "hours and minutes, such as 6h, 90m or 1h30m"),
 ]
 
 
-FileName = Annotated[
-    str,
-    BeforeValidator(pattern_validator(_NAME, "the name of a file, such as _SUCCESS")),
-    pattern_schema(_NAME),
-]
+FileName = Annotated[str, Pattern(_NAME, "the name of a file, such as _SUCCESS")]
 
 
 class Daily(Section):

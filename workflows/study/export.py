@@ -14,11 +14,10 @@ from pydantic import BeforeValidator, Field
 from trialfleet.sections import (
     Count,
     OneLine,
+    Pattern,
     Positive,
     Refused,
     Section,
-    pattern_schema,
-    pattern_validator,
     refusal,
 )
 from trialfleet.workflows.study.checks import SCHEME
@@ -37,11 +36,7 @@ DEFAULT_FOLDER = "models"
 NEEDED = "mlflow"  # the module, which mlflow-skinny has, too
 _INSTALL = "python3 -m pip install 'mlflow-skinny>=3.17' (or mlflow, 3.17 or newer)"
 
-S3Folder = Annotated[
-    str,
-    BeforeValidator(pattern_validator(S3_FOLDER, "s3://BUCKET or s3://BUCKET/PREFIX")),
-    pattern_schema(S3_FOLDER),
-]
+S3Folder = Annotated[str, Pattern(S3_FOLDER, "s3://BUCKET or s3://BUCKET/PREFIX")]
 
 
 def check_publish(value: str) -> str:

@@ -15,11 +15,10 @@ from pydantic_core import PydanticCustomError
 from trialfleet.files import shell_quoted
 from trialfleet.sections import (
     OneLine,
+    Pattern,
     Refused,
     Section,
     check_not_empty,
-    pattern_schema,
-    pattern_validator,
 )
 from trialfleet.workflows.study.checks import Command, wrap_in_list
 from trialfleet.workflows.study.paths import (
@@ -86,17 +85,9 @@ def address_problem(value: Any) -> str:
 
 
 Variable = Annotated[
-    str,
-    BeforeValidator(
-        pattern_validator(_VARIABLE, "the name of an environment variable, such as SLACK_URL")
-    ),
-    pattern_schema(_VARIABLE),
+    str, Pattern(_VARIABLE, "the name of an environment variable, such as SLACK_URL")
 ]
-Address = Annotated[
-    str,
-    BeforeValidator(pattern_validator(_ADDRESS, "a mail address such as team@example.org")),
-    pattern_schema(_ADDRESS),
-]
+Address = Annotated[str, Pattern(_ADDRESS, "a mail address such as team@example.org")]
 Addresses = Annotated[
     list[Address],
     AfterValidator(check_not_empty),
@@ -138,10 +129,7 @@ class Mail(Section):
     sender: Address | None = Field(None, description="Sender (default: the first of to).")
     server: Annotated[
         str,
-        BeforeValidator(
-            pattern_validator(_SERVER, "a host and a port, such as smtp.example.org:587")
-        ),
-        pattern_schema(_SERVER),
+        Pattern(_SERVER, "a host and a port, such as smtp.example.org:587"),
     ] = Field("localhost:25", description="The SMTP server, and its port (default: 25).")
     security: Literal["tls", "starttls", "none"] | None = Field(
         None,

@@ -12,13 +12,12 @@ from pydantic import BeforeValidator, Field
 from trialfleet.errors import InputError
 from trialfleet.sections import (
     OneLine,
+    Pattern,
     Positive,
     Refused,
     Section,
     Share,
     Size,
-    pattern_schema,
-    pattern_validator,
     refusal,
 )
 
@@ -40,10 +39,6 @@ _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _RESERVED_PREFIXES = ("trialfleet:", "aws:")
 
 
-def _text(pattern: str, words: str) -> Any:
-    return BeforeValidator(pattern_validator(pattern, words))
-
-
 def _tags(value: Any) -> Any:
     for key in value if isinstance(value, dict) else ():
         if not re.fullmatch(r"[A-Za-z0-9+=._:@-]{1,128}", str(key)):
@@ -56,19 +51,19 @@ def _tags(value: Any) -> Any:
 
 FleetName = Annotated[
     str,
-    _text(_NAME, "lower-case letters, digits and '-', 32 at most, a letter or digit at both ends"),
-    pattern_schema(_NAME),
+    Pattern(
+        _NAME, "lower-case letters, digits and '-', 32 at most, a letter or digit at both ends"
+    ),
 ]
-AwsRegion = Annotated[str, _text(_AWS_REGION, "an AWS region such as eu-west-1")]
-Zone = Annotated[str, _text(_ZONE, "an availability zone such as eu-west-1a")]
-TypeName = Annotated[str, _text(_TYPE, "an instance type such as g5.xlarge")]
-Ami = Annotated[str, _text(_AMI, "ami-…, or ssm:/the/path/of/a/parameter that contains an ami-…")]
-Subnet = Annotated[str, _text(_SUBNET, "a subnet such as subnet-0123456789abcdef0")]
+AwsRegion = Annotated[str, Pattern(_AWS_REGION, "an AWS region such as eu-west-1")]
+Zone = Annotated[str, Pattern(_ZONE, "an availability zone such as eu-west-1a")]
+TypeName = Annotated[str, Pattern(_TYPE, "an instance type such as g5.xlarge")]
+Ami = Annotated[str, Pattern(_AMI, "ami-…, or ssm:/the/path/of/a/parameter that contains an ami-…")]
+Subnet = Annotated[str, Pattern(_SUBNET, "a subnet such as subnet-0123456789abcdef0")]
 Host = Annotated[
-    str, _text(_HOST, "a host name or address, followed by :PORT unless the port is 9618")
+    str, Pattern(_HOST, "a host name or address, followed by :PORT unless the port is 9618")
 ]
-Bucket = Annotated[str, _text(_BUCKET, "the name of an S3 bucket")]
-Dollars = Annotated[float, Field(gt=0)]
+Bucket = Annotated[str, Pattern(_BUCKET, "the name of an S3 bucket")]
 
 
 def check_regions(given: Iterable[str]) -> list[str]:
@@ -103,7 +98,7 @@ class Spot(Section):
         description="Number of nodes that are always on-demand. `share` applies to the other "
         "nodes.",
     )
-    ceiling: Dollars | None = Field(
+    ceiling: Positive | None = Field(
         None, description="Maximum price of a spot instance in USD per hour."
     )
 
@@ -161,8 +156,8 @@ class Gangs(Section):
 class PriceCap(Section):
     """The caps on costs in USD. At a cap, nodes are drained, and no more nodes are requested."""
 
-    hour: Dollars | None = Field(None, description="USD per hour of all nodes together.")
-    run: Dollars | None = Field(None, description="USD of all nodes together since the run began.")
+    hour: Positive | None = Field(None, description="USD per hour of all nodes together.")
+    run: Positive | None = Field(None, description="USD of all nodes together since the run began.")
     reserve: float = Field(
         0.2,
         ge=0,

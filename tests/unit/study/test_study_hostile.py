@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -105,8 +106,13 @@ def test_data_that_regions_share_is_read_once(
 ) -> None:
     (folder / "shared").mkdir()
     (folder / "study.yaml").write_text(f"{MINIMAL}data: shared\n")
-    walk, walked = os.walk, []
-    monkeypatch.setattr(os, "walk", lambda place: walked.append(place) or walk(place))
+    walk, walked = os.walk, list[str]()
+
+    def noted(place: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        walked.append(place)
+        return walk(place)
+
+    monkeypatch.setattr(os, "walk", noted)
     load_study(folder / "study.yaml")
     assert walked == [str(folder / "shared")]
 
