@@ -7,13 +7,14 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, LiteralString, Self
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, LiteralString
 
-from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from trialfleet.objective import is_number
-from trialfleet.sections import Section, refuse
+from trialfleet.sections import Refused, Section
 
 if TYPE_CHECKING:  # optuna takes a second to import; reading a study file does not need it
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -68,11 +69,6 @@ NARROWEST = 1e-12  # relative to the larger bound: a narrower range has only a f
 ON_GRID = 1e-6  # relative to a step: 0.1 + 0.2 counts as 0.3
 
 
-BOUNDS = {"min": "low", "minimum": "low", "lower": "low", "start": "low", "from": "low"} | {
-    "max": "high", "maximum": "high", "upper": "high", "end": "high", "to": "high"
-}  # fmt: skip
-
-
 def are_equal(left: Scalar, right: Scalar) -> bool:
     """Return whether two values are the same setting. For example, 1 equals 1.0, but not `true`."""
     return isinstance(left, bool) == isinstance(right, bool) and left == right
@@ -93,27 +89,86 @@ class Parameter(Section, ABC):
     def nth(self, index: int) -> Scalar:
         """Return the possible value at position `index`, counted from 0."""
 
+
+class _Number(Parameter):
+    """The base of the two kinds of number between two bounds, both included."""
+
+    other_words: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("min", "minimum", "lower", "start", "from"), "low"),
+        **dict.fromkeys(("max", "maximum", "upper", "end", "to"), "high"),
+    }
+    no_steps: ClassVar[set[int | None]] = {None}  # values of `step` that exclude no number
+
+    if TYPE_CHECKING:
+        low: float
+        high: float
+        log: bool
+        step: float | None
+        default: float | None
+
     @abstractmethod
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault of this parameter: the name of the wrong field, and what is wrong."""
+    def nth(self, index: int) -> float:
+        """Return low + index · step."""
 
-    def from_unit(self, u: float) -> Scalar:
-        """Map a number in [0, 1) evenly to the possible values."""
-        assert self.count is not None
-        return self.nth(min(int(u * self.count), self.count - 1))
+    @abstractmethod
+    def nearest(self, value: Scalar) -> float:
+        """Return the possible value that is nearest to `value`."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        found = [((field,), text, getattr(self, field)) for field, text in self.problems()]
-        if found:
-            refuse(type(self).__name__, list(found))
-        return self
+    @abstractmethod
+    def _width_faults(self) -> Iterator[tuple[str, str]]:
+        """Yield a fault if doubles can't represent the range or the step."""
+
+    def resolve(self, value: object) -> float | None:
+        """Return the possible value that equals `value` up to rounding, or None."""
+        if not is_number(value):
+            return None
+        nearest = self.nearest(value)
+        tolerance = ON_GRID * self.step if isinstance(self.step, float) else 0.0
+        return nearest if abs(nearest - value) <= tolerance else None
+
+    def fallback(self) -> float:
+        """Return `default`. Without a default, return the middle of the range."""
+        if self.default is not None:
+            return self.nearest(self.default)
+        if self.count is not None and not self.log:
+            return self.nth((self.count - 1) // 2)
+        low, high = self.low, self.high
+        middle = math.sqrt(low) * math.sqrt(high) if self.log else low / 2 + high / 2
+        return self.nearest(float(f"{middle:.12g}"))  # 0.001, not 0.0010000000000000002
+
+    def extreme_values(self) -> Sequence[Scalar]:
+        """Return the ends of the range."""
+        return self.low, self.high
+
+    def problems(self) -> Iterator[Refused]:
+        """Yield the first fault of the range, and that of a logarithm of 0 or less."""
+        for field, text in islice(self._range_faults(), 1):
+            yield (field,), text, getattr(self, field)
+        if self.log and self.low <= 0:
+            yield ("low",), f"must be above 0 with log: true, not {self.low}", self.low
+
+    def _range_faults(self) -> Iterator[tuple[str, str]]:
+        """Yield faults: the wrong field, and what is wrong. Only the first is certain."""
+        low, high, step = self.low, self.high, self.step
+        if low >= high:
+            yield "high", f"must be above low, which is {low}; write a fixed value as a constant"
+        if step is not None and step <= 0:
+            yield "step", f"must be above 0, not {step}"
+        if self.log and step not in self.no_steps:
+            yield "step", "can't be combined with log: true"
+        yield from self._width_faults()
+        if step is not None and (_exact(high) - _exact(low)) % _exact(step):
+            steps = (self.count or 1) - 1
+            choices = f"{self.nth(steps)} or {self.nth(steps + 1)}"
+            yield "high", f"must be low plus a whole number of steps: {choices}, not {high}"
+        if self.default is not None and self.resolve(self.default) is None:
+            grid = f" in steps of {step}" if step is not None else ""
+            yield "default", f"must be from {low} to {high}{grid}, not {self.default}"
 
 
-class FloatParameter(Parameter):
+class FloatParameter(_Number):
     """A real number between two bounds, both included."""
 
-    other_words: ClassVar[Mapping[str, str]] = BOUNDS
     type: Literal["float"] = Field(description="The kind of parameter.")
     low: float = Field(description="Smallest value.")
     high: float = Field(description="Largest value.")
@@ -129,51 +184,21 @@ class FloatParameter(Parameter):
         """The number of possible values, or None if there is no `step`."""
         if self.step is None:
             return None
-        return (
-            int((_exact_decimal(self.high) - _exact_decimal(self.low)) / _exact_decimal(self.step))
-            + 1
-        )
+        return int((_exact(self.high) - _exact(self.low)) / _exact(self.step)) + 1
 
     def nth(self, index: int) -> float:
         """Return low + index · step, computed exactly and then rounded to a double."""
         assert self.step is not None
-        return float(_exact_decimal(self.low) + index * _exact_decimal(self.step))
-
-    def from_unit(self, u: float) -> Scalar:
-        """Map a number in [0, 1) to a possible value, evenly in the logarithm if `log` is set."""
-        if self.step is not None:
-            return super().from_unit(u)
-        if not self.log:
-            return self._clip(self.low * (1 - u) + self.high * u)
-        return self._clip(math.exp(math.log(self.low) * (1 - u) + math.log(self.high) * u))
-
-    def resolve(self, value: object) -> float | None:
-        """Return the possible value that equals `value` up to rounding, or None."""
-        if not is_number(value):
-            return None
-        nearest = self.nearest(value)
-        tolerance = 0.0 if self.step is None else ON_GRID * self.step
-        return nearest if abs(nearest - value) <= tolerance else None
+        return float(_exact(self.low) + index * _exact(self.step))
 
     def nearest(self, value: Scalar) -> float:
         """Return the possible value that is nearest to `value`."""
-        clipped = self._clip(float(value))
+        clipped = min(max(float(value), self.low), self.high)
         if self.step is None:
             return clipped
         assert self.count is not None
         index = round((clipped - self.low) / self.step)
         return self.nth(min(max(index, 0), self.count - 1))
-
-    def fallback(self) -> float:
-        """Return `default`. Without a default, return the middle of the range."""
-        if self.default is not None:
-            return self.nearest(self.default)
-        middle = self.from_unit(0.5)
-        return self.nearest(float(f"{middle:.12g}"))  # 0.001, not 0.0010000000000000002
-
-    def extreme_values(self) -> Sequence[Scalar]:
-        """Return the ends of the range."""
-        return self.low, self.high
 
     def distribution(self) -> FloatDistribution:
         """Return Optuna's distribution of this parameter."""
@@ -181,33 +206,24 @@ class FloatParameter(Parameter):
 
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault of this parameter: the name of the wrong field, and what is wrong."""
-        yield from _range_problems(self, self.step is not None, self._double_problems())
-        if self.log and self.low <= 0:
-            yield "low", f"must be above 0 with log: true, not {self.low}"
-
-    def _double_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield a fault if doubles can't represent the range or the step."""
+    def _width_faults(self) -> Iterator[tuple[str, str]]:
         largest, step = max(abs(self.low), abs(self.high)), self.step or 0.0
+        narrowest = max(NARROWEST * largest, sys.float_info.min)
         if not math.isfinite(self.high - self.low + step):
             most = f"{sys.float_info.max:.2g}"
             yield "high", f"must be less than {most} above low ({self.low}), not {self.high}"
-        elif self.high - self.low < max(NARROWEST * largest, sys.float_info.min):
-            least = f"{max(NARROWEST * largest, sys.float_info.min):.2g}"
-            yield "high", f"must be at least {least} above low ({self.low}), not {self.high}"
+        elif self.high - self.low < narrowest:
+            text = f"must be at least {narrowest:.2g} above low ({self.low}), not {self.high}"
+            yield "high", text
         elif 0 < step < FINEST_STEP * largest:
             least = f"{FINEST_STEP * largest:.2g}"
             yield "step", f"{step} is too fine for this range: use {least} or more, or no step"
 
-    def _clip(self, value: float) -> float:
-        return min(max(value, self.low), self.high)
 
-
-class IntParameter(Parameter):
+class IntParameter(_Number):
     """A whole number between two bounds, both included."""
 
-    other_words: ClassVar[Mapping[str, str]] = BOUNDS
+    no_steps: ClassVar[set[int | None]] = {None, 1}
     type: Literal["int"] = Field(description="The kind of parameter.")
     low: int = Field(ge=-LARGEST_INT, le=LARGEST_INT, description="Smallest value.")
     high: int = Field(ge=-LARGEST_INT, le=LARGEST_INT, description="Largest value.")
@@ -227,35 +243,10 @@ class IntParameter(Parameter):
         """Return low + index · step."""
         return self.low + index * self._stride
 
-    def from_unit(self, u: float) -> Scalar:
-        """Map a number in [0, 1) to a possible value, evenly in the logarithm if `log` is set."""
-        if not self.log:
-            return super().from_unit(u)
-        lowest, highest = math.log(self.low - 0.5), math.log(self.high + 0.5)
-        return self.nearest(math.exp(lowest * (1 - u) + highest * u))
-
-    def resolve(self, value: object) -> int | None:
-        """Return the possible value that equals `value`, or None."""
-        if not is_number(value):
-            return None
-        return self.nearest(value) if self.nearest(value) == value else None
-
     def nearest(self, value: Scalar) -> int:
         """Return the possible value that is nearest to `value`."""
         clipped = min(max(float(value), self.low), self.high)
         return self.nth(round((clipped - self.low) / self._stride))
-
-    def fallback(self) -> int:
-        """Return `default`. Without a default, return the middle of the range."""
-        if self.default is not None:
-            return self.default
-        if self.log:
-            return self.nearest(math.sqrt(self.low) * math.sqrt(self.high))
-        return self.nth((self.count - 1) // 2)
-
-    def extreme_values(self) -> Sequence[Scalar]:
-        """Return the ends of the range."""
-        return self.low, self.high
 
     def distribution(self) -> IntDistribution:
         """Return Optuna's distribution of this parameter."""
@@ -263,13 +254,7 @@ class IntParameter(Parameter):
 
         return IntDistribution(self.low, self.high, log=self.log, step=self._stride)
 
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault of this parameter: the name of the wrong field, and what is wrong."""
-        yield from _range_problems(self, self.step not in {None, 1}, self._width_problems())
-        if self.log and self.low < 1:
-            yield "low", f"must be at least 1 with log: true, not {self.low}"
-
-    def _width_problems(self) -> Iterator[tuple[str, str]]:
+    def _width_faults(self) -> Iterator[tuple[str, str]]:
         if self.high - self.low > LARGEST_INT:
             text = f"must be at most {LARGEST_INT} above low ({self.low}), not {self.high}"
             yield "high", text
@@ -323,50 +308,25 @@ class CategoricalParameter(Parameter):
 
         return CategoricalDistribution(self.choices)
 
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault of this parameter: the name of the wrong field, and what is wrong."""
-        if len(self.choices) < 2:
-            yield "choices", "needs two values or more; write a single value as a constant"
-        if (count := len(self.choices)) > MOST_CHOICES:
+    def problems(self) -> Iterator[Refused]:
+        """Yield faults of the choices and of the default."""
+        place, given = ("choices",), self.choices
+        if len(given) < 2:
+            yield place, "needs two values or more; write a single value as a constant", given
+        if (count := len(given)) > MOST_CHOICES:
             most = f"at most {MOST_CHOICES:,}: the optimiser learns each choice separately"
-            yield "choices", f"has {count:,} choices; {most}"
+            yield place, f"has {count:,} choices; {most}", given
         # Optuna finds a choice by ==, which makes 1 equal to true, and 1.0 to 1
-        first = {x: i for i, x in reversed(list(enumerate(self.choices)))}
-        twice = [x for i, x in enumerate(self.choices) if first[x] != i]
+        first = {x: i for i, x in reversed(list(enumerate(given)))}
+        twice = [x for i, x in enumerate(given) if first[x] != i]
         if twice:
             hint = "" if isinstance(twice[0], str) else " (true equals 1)"
-            yield "choices", f"must all differ, but {twice[0]!r} equals an earlier choice{hint}"
+            text = f"must all differ, but {twice[0]!r} equals an earlier choice{hint}"
+            yield place, text, given
         if self.default is not None and self.resolve(self.default) is None:
-            yield "default", f"must be one of the choices {self.choices}, not {self.default!r}"
+            text = f"must be one of the choices {given}, not {self.default!r}"
+            yield ("default",), text, self.default
 
 
-def _exact_decimal(number: float) -> Decimal:
+def _exact(number: float) -> Decimal:
     return Decimal(repr(number))
-
-
-def _range_problems(
-    given: FloatParameter | IntParameter, stepped: bool, of_width: Iterator[tuple[str, str]]
-) -> Iterator[tuple[str, str]]:
-    if given.low >= given.high:
-        yield "high", f"must be above low, which is {given.low}; write a fixed value as a constant"
-        return
-    if given.step is not None and given.step <= 0:
-        yield "step", f"must be above 0, not {given.step}"
-        return
-    if given.log and stepped:
-        yield "step", "can't be combined with log: true"
-        return
-    if problem := next(of_width, None):
-        yield problem
-        return
-    if given.step is not None and (
-        _exact_decimal(given.high) - _exact_decimal(given.low)
-    ) % _exact_decimal(given.step):
-        steps = (given.count or 1) - 1
-        choices = f"{given.nth(steps)} or {given.nth(steps + 1)}"
-        yield "high", f"must be low plus a whole number of steps: {choices}, not {given.high}"
-        return
-    if given.default is not None and given.resolve(given.default) is None:
-        grid = f" in steps of {given.step}" if given.step is not None else ""
-        text = f"must be from {given.low} to {given.high}{grid}, not {given.default}"
-        yield "default", text

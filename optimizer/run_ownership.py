@@ -79,16 +79,13 @@ class Ownership:
 
         If there is no owner yet, this manager becomes the owner.
         """
-        owner = self.owner()
-        return None if self.is_ours(owner) else owner
+        return self._unless_ours(self.owner())
 
     def known_other(self) -> Owner | None:
         """Return the run's owner if it is another manager, else None. Nothing is recorded."""
         with self._storage_errors():
-            if not sqlalchemy.inspect(self._engine).has_table(_OWNERS.name):
-                return None
-            owner = self._read()
-        return None if owner is None or self.is_ours(owner) else owner
+            has_table = sqlalchemy.inspect(self._engine).has_table(_OWNERS.name)
+            return self._unless_ours(self._read()) if has_table else None
 
     def is_ours(self, owner: Owner) -> bool:
         """Return whether `owner` is this manager. Host names may change, and are not compared."""
@@ -101,7 +98,10 @@ class Ownership:
             with self._engine.begin() as connection:
                 change = sqlalchemy.update(_OWNERS).where(_OWNERS.c.run == self._run)
                 connection.execute(change.values(**vars(self._own)))
-        return None if self.is_ours(previous) else previous
+        return self._unless_ours(previous)
+
+    def _unless_ours(self, owner: Owner | None) -> Owner | None:
+        return None if owner is None or self.is_ours(owner) else owner
 
     def _storage_errors(self) -> AbstractContextManager[None]:
         return storage_errors(f"the storage of run {self._run!r}")

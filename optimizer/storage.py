@@ -1,4 +1,4 @@
-"""The trial database of a run: a SQLite file by default, or any database that Optuna supports.
+"""The trial database of a run: a SQLite file by default, or a PostgreSQL database.
 
 Functions raise two errors:
 
@@ -46,13 +46,9 @@ def open_storage(url: str) -> TrialStorage:
     never blocks the process that writes. A method that writes returns once the data is on the disk.
     """
     parsed = _parse_url(url)
-    dialect = parsed.get_backend_name()
+    is_sqlite = parsed.get_backend_name() == "sqlite"
     with _url_errors(parsed):
-        if dialect == "sqlite":
-            return _open_sqlite(parsed)
-        if dialect == "postgresql":
-            return _open_postgresql(parsed)
-        return _open(parsed, pool_pre_ping=True)
+        return _open_sqlite(parsed) if is_sqlite else _open_postgresql(parsed)
 
 
 def open_to_read(url: str) -> TrialStorage | None:

@@ -39,13 +39,10 @@ ENUMERABLE = 2000  # largest size of a space that is searched to its last unseen
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A point to try: a value for each parameter. An inactive parameter has its default.
-
-    `taught` has the weights of the regions of earlier runs from which the model learned, by
-    STUDY/RUN/REGION.
-    """
+    """A point to try: a value for each parameter. An inactive parameter has its default."""
 
     point: Point
+    # by STUDY/RUN/REGION, the weights of earlier runs' regions from which the model learned
     taught: dict[str, float] = field(default_factory=dict)
 
 
@@ -73,13 +70,11 @@ def suggest(
 ) -> Suggestion:
     """Return the point to try next. It is new, unless no point outside `history` is found.
 
-    The first point has the default values. The other start-up trials take good points of
-    `previous`, then points of a scrambled Sobol sequence, which covers the space evenly. After the
-    start-up trials, the sampler proposes. Only trialfleet's own sampler learns from `previous`.
+    The first of the `startup_trials` has the default values. The others take good points of
+    `previous`, then points of a scrambled Sobol sequence, which covers the space evenly. With
+    `previous`, there are half as many. Only trialfleet's own sampler learns from `previous`.
 
     `history` has all trials so far, in the order of their creation, with their active parameters.
-    `startup_trials` includes the trial with the default values. With `previous`, there are half as
-    many start-up trials.
     """
     if not history:
         return Suggestion(space.canonical(space.defaults()))
@@ -92,7 +87,10 @@ def suggest(
     elif sampler == OWN:
         proposed, taught = _propose(space, history, points, direction, seed_of_ask, previous)
     else:
-        proposed = _propose_with_optuna(sampler, space, history, points, direction, seed_of_ask)
+        from trialfleet.optimizer.sampling.optuna_samplers import optuna_proposals
+
+        asked = optuna_proposals(sampler, space, history, points, direction, seed_of_ask)
+        proposed = itertools.islice(asked, SAMPLER_TRIES)
     untaken = next((point for point in proposed if _key(point) not in taken), None)
     return Suggestion(untaken or _untaken_design_point(space, taken, seed, len(history)), taught)
 
@@ -100,8 +98,7 @@ def suggest(
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point belongs to the start-up trials, which need no model.
 
-    The first `startup_trials` trials are start-up trials. Further ones follow until
-    `results_awaited(startup_trials)` trials have a measured or predicted result.
+    After `startup_trials` trials, further ones follow until the model has enough results.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)
@@ -137,30 +134,11 @@ def _propose(
     return proposed, {name: round(weight, 3) for name, weight in taught.items() if weight > 0}
 
 
-def _propose_with_optuna(
-    sampler: Sampler,
-    space: SearchSpace,
-    history: Sequence[FrozenTrial],
-    points: Sequence[Point],
-    direction: Direction,
-    seed: int,
-) -> Iterator[Point]:
-    """Yield an Optuna sampler's proposals. Each counts as a running trial for the next proposal."""
-    from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
-
-    study = OptunaHistory(sampler, space, history, points, direction, seed)
-    for _ in range(SAMPLER_TRIES):
-        point = study.ask()
-        yield point
-        study.add_pending(point)
-
-
 def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun: int) -> Point:
-    """Return the next point of the Sobol sequence that is not in `taken`.
+    """Return a point that is not in `taken`, if there is one, or else any point.
 
-    The search starts at the place of the next trial, after `begun` trials, and tries DESIGN_TRIES
-    points of the sequence. Then it tries all points of the space, if there are at most ENUMERABLE.
-    If all these points are taken, the result is the first point that was tried.
+    The candidates are DESIGN_TRIES points of the Sobol sequence, from the place of the next trial
+    on, after `begun` trials, and then all points of the space, if there are at most ENUMERABLE.
     """
     design = _design_points(space, seed, begun - 1)  # the first trial has the defaults
     first = next(design)
@@ -174,11 +152,11 @@ def _design_points(space: SearchSpace, seed: int, skip: int) -> Iterator[Point]:
     """Yield DESIGN_TRIES points of a scrambled Sobol sequence, after its first `skip` points."""
     from scipy.stats.qmc import Sobol
 
-    sequence = Sobol(len(space.parameters), scramble=True, seed=stable_seed(seed, "design"))
+    domain = build_domain(space)
+    sequence = Sobol(domain.size, scramble=True, seed=stable_seed(seed, "design"))
     enough = math.ceil(math.log2(skip + DESIGN_TRIES))  # scipy wants a power of two
-    for row in sequence.random_base2(enough)[skip : skip + DESIGN_TRIES]:
-        at = zip(space.parameters.items(), row.tolist(), strict=True)
-        yield space.canonical({name: entry.from_unit(u) for (name, entry), u in at})
+    rows = sequence.random_base2(enough)[skip : skip + DESIGN_TRIES]
+    return (space.nearest(domain.decode(row)) for row in domain.spread(rows))
 
 
 def _all_points(space: SearchSpace) -> Iterator[Point]:

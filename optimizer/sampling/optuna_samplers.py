@@ -7,13 +7,13 @@ restart at every trial.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.objective import Direction, loss
 
@@ -46,53 +46,40 @@ _SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
 }
 
 
-class OptunaHistory:
-    """The trials so far as an Optuna study in memory, used for one suggestion."""
+def optuna_proposals(
+    sampler: str,
+    space: SearchSpace,
+    history: Sequence[FrozenTrial],
+    points: Sequence[Point],
+    direction: Direction,
+    seed: int,
+) -> Iterator[Point]:
+    """Yield a sampler's proposals. Each counts as a running trial for the next proposal.
 
-    def __init__(
-        self,
-        name: str,
-        space: SearchSpace,
-        history: Sequence[FrozenTrial],
-        points: Sequence[Point],
-        direction: Direction,
-        seed: int,
-    ) -> None:
-        """Take the trials so far and their canonical points (`space.py`).
+    `points` are the canonical points (`space.py`) of the trials so far, `history`. At least one of
+    the trials must have a value.
+    """
+    seen = _model_distributions(space)
+    study = optuna.create_study(direction=direction, sampler=_SAMPLERS[sampler](seed))
 
-        At least one of the trials must have a value. `name` is the sampler's name.
-        """
-        self._space = space
-        self._seen = _model_distributions(space)
-        self._study = optuna.create_study(direction=direction, sampler=_SAMPLERS[name](seed))
-        values = [trial.value for trial in history if trial.value is not None]
-        worst = max(values, key=lambda value: loss(value, direction))
-        # samplers standardize values, so any scale will do; squares of huge values overflow
-        largest = max(map(abs, values))
-        scale = 1.0 if largest < HUGE else largest
-        for trial, point in zip(history, points, strict=True):
-            if trial.state == TrialState.PRUNED and not trial.values:
-                continue
-            if trial.state == TrialState.RUNNING:
-                self.add_pending(point)
-            else:
-                value = worst if trial.value is None else trial.value
-                self._add(TrialState.COMPLETE, point, value / scale)
+    def add(state: TrialState, point: Point, value: float | None = None) -> None:
+        study.add_trial(create_trial(state=state, params=point, distributions=seen, value=value))
 
-    def add_pending(self, point: Point) -> None:
-        """Add a trial at `point` that has no result yet."""
-        self._add(TrialState.RUNNING, point, None)
-
-    def ask(self) -> Point:
-        """Return the sampler's proposal, with inactive parameters at their default."""
-        return self._space.nearest(self._study.ask(fixed_distributions=self._seen).params)
-
-    def _add(self, state: TrialState, point: Point, value: float | None) -> None:
-        self._study.add_trial(
-            optuna.trial.create_trial(
-                state=state, params=point, distributions=self._seen, value=value
-            )
-        )
+    values = [trial.value for trial in history if trial.value is not None]
+    worst = max(values, key=lambda value: loss(value, direction))
+    # samplers standardize values, so any scale will do; squares of huge values overflow
+    largest = max(map(abs, values))
+    scale = 1.0 if largest < HUGE else largest
+    for trial, point in zip(history, points, strict=True):
+        if trial.state == TrialState.RUNNING:
+            add(TrialState.RUNNING, point)
+        elif trial.state != TrialState.PRUNED or trial.values:
+            value = worst if trial.value is None else trial.value
+            add(TrialState.COMPLETE, point, value / scale)
+    while True:
+        proposed = space.nearest(study.ask(fixed_distributions=seen).params)
+        yield proposed
+        add(TrialState.RUNNING, proposed)
 
 
 def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +17,17 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.files import read_json
 
 if TYPE_CHECKING:
-    from trialfleet.optimizer.sampling.gp.domain import Array, Domain, Mask
+    from trialfleet.optimizer.sampling.gp.domain import Domain
     from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
     from trialfleet.optimizer.sampling.gp.posterior import Posterior
     from trialfleet.optimizer.sampling.gp.transfer import Teachers
     from trialfleet.optimizer.space import Scalar, SearchSpace
 
 OWN_BEST = 3  # the same region's best settings, which are run again: data change from day to day
-_KEPT = 1024  # cached models of tasks, about 40 kB each; a new one takes 3 ms
+_KEPT = 1024  # cached models of tasks, about 40 kB each; a new one takes 3 ms with a known fit
+
+# by search space and task: each is under 1 kB, and a fit takes 60 ms
+_fits: dict[tuple[str, PreviousTask], Hyperparameters] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +78,7 @@ class PreviousTasks:
         return (list(found), Teachers(list(found.values()))) if found else None
 
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
-        """Yield points for start-up trials, first this region's best points in earlier runs.
-
-        Then yield at most `count` points that together suit all tasks (`Teachers.portfolio`).
-        """
+        """Yield this region's best points in earlier runs, then `count` points for all tasks."""
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
             usable = (usable_point(space, task.points[place]) for place in order)
@@ -111,34 +111,22 @@ def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scal
 @lru_cache(maxsize=_KEPT)
 def _model(space_as_json: str, task: PreviousTask) -> Posterior | None:
     """Return a task's model, or None if fewer than two of its points are possible in the space."""
-    from trialfleet.optimizer.sampling.gp.posterior import Posterior
-    from trialfleet.optimizer.sampling.gp.standardized_results import standardize
-
-    rows, values, is_categorical = _usable_results(space_as_json, task)
-    if len(values) < 2:
-        return None
-    return Posterior(rows, standardize(values), is_categorical, _fit(space_as_json, task))
-
-
-@cache  # under 1 kB for each task and search space of the run; a fit takes 60 ms
-def _fit(space_as_json: str, task: PreviousTask) -> Hyperparameters:
-    from trialfleet.optimizer.sampling.gp.fitting import fit_teacher
-
-    return fit_teacher(*_usable_results(space_as_json, task))
-
-
-def _usable_results(space_as_json: str, task: PreviousTask) -> tuple[Array, Array, Mask]:
-    """Return a task's points that are possible in the space, their losses, and what is a choice."""
     import numpy as np
 
+    from trialfleet.optimizer.sampling.gp.fitting import fit_teacher
+    from trialfleet.optimizer.sampling.gp.posterior import Posterior
+    from trialfleet.optimizer.sampling.gp.standardized_results import standardize
     from trialfleet.optimizer.space import SearchSpace
 
     space = SearchSpace.model_validate_json(space_as_json)
     domain = build_domain(space)
-    known = [
-        (usable, loss)
-        for point, loss in zip(task.points, task.losses, strict=True)
-        if (usable := usable_point(space, point))
-    ]
+    points = [usable_point(space, point) for point in task.points]
+    known = [(x, loss) for x, loss in zip(points, task.losses, strict=True) if x]
+    if len(known) < 2:
+        return None
     rows = domain.encode([point for point, _ in known])
-    return rows, np.array([loss for _, loss in known]), domain.is_categorical
+    values = standardize(np.array([loss for _, loss in known]))
+    key = space_as_json, task
+    if key not in _fits:
+        _fits[key] = fit_teacher(rows, values, domain.is_categorical)
+    return Posterior(rows, values, domain.is_categorical, _fits[key])

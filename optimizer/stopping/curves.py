@@ -73,10 +73,7 @@ class Prediction:
         return most * math.sqrt(float(self.weights @ (away / most) ** 2))
 
     def shifted(self, by: float, deviation: float) -> Prediction:
-        """Return the prediction plus a random difference.
-
-        The difference has the mean `by` and the standard deviation `deviation`.
-        """
+        """Return the prediction plus a difference with the mean `by` and this `deviation`."""
         return Prediction(self.weights, self.means + by, np.hypot(self.deviations, deviation))
 
     def probability_below(self, loss: float) -> float:
@@ -126,9 +123,9 @@ class CurveModel:
     def _calibrate(self, found: Prediction, step: float) -> Prediction:
         """Convert `found` to the units of the reports, and widen it if it is too certain.
 
-        `found` was made from the reports up to `step`. It is widened if the calibration factor for
-        `step` is above 1. Then the variance of the mixture's means is added to the variance of each
-        normal distribution in the mixture, and the deviations are multiplied by the factor.
+        That is, if predictions from reports up to `step` have a calibration factor above 1. Then
+        the variance of the mixture's means is added to each variance in the mixture, and the
+        deviations are multiplied by the factor.
         """
         wider = self._misses.get(step)
         if wider is None:
@@ -142,10 +139,9 @@ class CurveModel:
     def _calibration_factor(self, until: float) -> float:
         """Return the factor by which the standard deviations of predictions are too small.
 
-        The complete curves that have reports after `until` are used: the end of each is predicted
-        from its reports up to `until`. z is a prediction's error in standard deviations. For n
-        curves, the result is √((Σ z² + _DOUBT²) / n). The constant _DOUBT makes the result larger
-        if n is small. If n is 0, the result is 1.
+        The ends of the n complete curves with later reports are predicted from their reports up to
+        `until`, with the errors z in standard deviations. The factor is √((Σ z² + _DOUBT²) / n), so
+        it is larger for few curves. For none it is 1.
         """
         away = []
         for t, y in self._curves:
@@ -215,8 +211,11 @@ def _without_odd(curves: list[Curve]) -> list[Curve]:
     A curve that falls far is kept with its noise, even if most curves are flat. Without it, the
     model would stop each trial that still learns.
     """
-    center = float(np.median(np.concatenate([curve.losses for curve in curves])))
-    typical = float(np.median([np.abs(curve.losses - center).max() for curve in curves]))
+    # the half with the lowest peaks: more than half of the curves may have diverged
+    lowest = sorted(curves, key=lambda curve: float(curve.losses.max()))
+    lowest = lowest[: max(2, math.ceil(len(curves) / 2))]
+    center = float(np.median(np.concatenate([curve.losses for curve in lowest])))
+    typical = float(np.median([np.abs(curve.losses - center).max() for curve in lowest]))
     return [curve for curve in curves if not _is_odd(curve, center, typical or math.inf)]
 
 

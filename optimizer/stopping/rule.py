@@ -29,15 +29,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 import numpy as np
 
 from trialfleet.objective import Direction, loss
 from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.optimizer.stopping.curves import Curve, CurveModel
+from trialfleet.spread import middle_and_spread
 
-_NORMAL = 1.4826  # a normal distribution's standard deviation per median absolute deviation
 AT_ONCE = 2 / 3  # fewer than this part of the running trials stop at one time, but at least one
 LEAST_REPORTS = 2
 
@@ -104,7 +103,9 @@ def choose_stops(
     best = min(each.loss for each in complete)
     follow = _best_so_far if _keeps_best(complete) else lambda curve: curve
     curves = [follow(each.curve) for each in complete]
-    shift, spread = _differences(complete, curves)
+    ends = [float(curve.losses[-1]) for curve in curves]
+    # of the trials' results from the ends of their curves
+    shift, spread = middle_and_spread([x.loss - y for x, y in zip(complete, ends, strict=True)])
     old_enough = {
         name: follow(curve)
         for name, curve in running.items()
@@ -138,14 +139,6 @@ def _keeps_best(complete: Sequence[Complete]) -> bool:
     """Return whether the trials' results are closer to their best reports than to their last."""
     best = sum(abs(each.loss - float(each.curve.losses.min())) for each in complete)
     return best < sum(abs(each.loss - float(each.curve.losses[-1])) for each in complete)
-
-
-def _differences(complete: Sequence[Complete], curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the median and the deviation of: a trial's result minus its curve's last loss."""
-    ends = [float(curve.losses[-1]) for curve in curves]
-    found = [each.loss - end for each, end in zip(complete, ends, strict=True)]
-    middle = median(found)
-    return middle, _NORMAL * median(abs(each - middle) for each in found)
 
 
 def _best_so_far(curve: Curve) -> Curve:

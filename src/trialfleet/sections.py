@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import dataclass
 from types import NoneType
 from typing import Annotated, Any, ClassVar, NoReturn, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
     ModelWrapValidatorHandler,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from trialfleet.spelling import did_you_mean
 
@@ -65,6 +67,16 @@ class Section(BaseModel):
         except ValidationError as error:
             problems += _value_errors(error, with_missing=not unknown)
         raise ValidationError.from_exception_data(cls.__name__, problems)
+
+    @model_validator(mode="after")
+    def _refuse_problems(self) -> Self:
+        if found := list(self.problems()):
+            refuse(type(self).__name__, found)
+        return self
+
+    def problems(self) -> Iterator[Refused]:
+        """Yield what is wrong with valid values together: the place, a message, the value."""
+        yield from ()
 
     @classmethod
     def _optional_parts(cls) -> Iterator[tuple[str, type[Section]]]:
@@ -140,16 +152,26 @@ def one_line(value: str) -> str:
     return value
 
 
-def pattern_validator(pattern: str, words: str) -> Callable[[Any], str]:
-    """Return a validator of text that must match `pattern`. Its error says `must be {words}`."""
+@dataclass(frozen=True)
+class Pattern:
+    """The annotation of a text that must match `pattern`. The error says `must be {words}`."""
 
-    def check(value: Any) -> str:
-        if isinstance(value, str) and re.fullmatch(pattern, value):
+    pattern: str
+    words: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, *_: object) -> dict[str, str]:
+        return {"type": "string", "pattern": f"^{self.pattern}$"}
+
+    def _check(self, value: Any) -> str:
+        if isinstance(value, str) and re.fullmatch(self.pattern, value):
             return value
-        quotes = not isinstance(value, str) and re.fullmatch(pattern, str(value))
-        raise refusal("must be text; put it in quotes" if quotes else f"must be {words}")
-
-    return check
+        quotes = not isinstance(value, str) and re.fullmatch(self.pattern, str(value))
+        raise refusal("must be text; put it in quotes" if quotes else f"must be {self.words}")
 
 
 def pattern_schema(pattern: str) -> WithJsonSchema:
@@ -182,11 +204,11 @@ def _check_countable(value: str) -> str:
 _SIZE = r"(?!0+(\.0+)?[ KMGT])[0-9]+(\.[0-9]+)? ?(KB|MB|GB|TB)"
 
 OneLine = Annotated[str, AfterValidator(check_not_empty), AfterValidator(one_line)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Size = Annotated[
     str,
-    BeforeValidator(
-        pattern_validator(_SIZE, "a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB")
-    ),
+    Pattern(_SIZE, "a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"),
     AfterValidator(_check_countable),
-    pattern_schema(_SIZE),
 ]

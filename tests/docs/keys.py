@@ -151,7 +151,9 @@ def _type(key: Schema) -> str:
     if key.get("type") == "array":
         return f"list of {_type(key['items'])}"
     if key.get("type") == "object":
-        return f"table of {_type(key['additionalProperties'])}"
+        # values of keys that must match a pattern, or of any keys
+        values = [*key.get("patternProperties", {}).values(), key.get("additionalProperties")]
+        return f"table of {_type(values[0])}"
     if key.get("pattern") == SIZE:
         return "size, such as `2GB`"
     return " ".join([WORDS[key["type"]], *_bounds(key)])

@@ -9,10 +9,11 @@ from statistics import median
 from typing import NamedTuple
 
 from trialfleet.errors import join_names
+from trialfleet.spread import middle_and_spread
 from trialfleet.workflows.tables.day_profile import DayProfile
 
 MOST_DAYS, FEWEST_DAYS = 14, 3  # days in a comparison
-_SPREADS = 5 * 1.4826  # median deviations; 1.4826 of these are a standard deviation
+_DEVIATIONS = 5  # standard deviations
 _ERRORS = 4  # standard errors of a share
 _ROWS = 0.3  # of the usual rows: no smaller difference counts
 _SHARE = 0.05  # of the rows; likewise
@@ -56,12 +57,12 @@ def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
 def band(values: Sequence[float], floor: float) -> tuple[float, float]:
     """Return the range of a feature's usual values, from its values on past days.
 
-    The range is median ± 5 · 1.4826 · MAD (the median distance from the median), or ± `floor` if
-    that is wider, and from the second lowest to the second highest value. So a value of two past
-    days, such as a weekend's, is usual, but not that of one odd day.
+    The range is median ± 5 standard deviations (estimated without odd days), or ± `floor` if that
+    is wider, and from the second lowest to the second highest value. So a value of two past days,
+    such as a weekend's, is usual, but not that of one odd day.
     """
-    middle, ordered = median(values), sorted(values)
-    width = max(floor, _SPREADS * median(abs(value - middle) for value in values))
+    (middle, spread), ordered = middle_and_spread(values), sorted(values)
+    width = max(floor, _DEVIATIONS * spread)
     return min(middle - width, ordered[1]), max(middle + width, ordered[-2])
 
 

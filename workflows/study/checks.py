@@ -18,10 +18,9 @@ from pydantic import (
 from trialfleet.objective import is_number
 from trialfleet.render import has_macro, is_transferable
 from trialfleet.sections import (
+    Pattern,
     check_not_empty,
     one_line,
-    pattern_schema,
-    pattern_validator,
     refusal,
 )
 from trialfleet.workflows.names import check_region_name
@@ -182,29 +181,17 @@ Expression = Annotated[str, AfterValidator(check_not_empty), AfterValidator(_che
 RegionName = Annotated[str, BeforeValidator(_in_quotes), AfterValidator(check_region_name)]
 StudyName = Annotated[
     str,
-    BeforeValidator(
-        pattern_validator(
-            _NAME, "letters, digits, '-' and '_', 64 at most, a letter or digit first"
-        )
-    ),
-    pattern_schema(_NAME),
+    Pattern(_NAME, "letters, digits, '-' and '_', 64 at most, a letter or digit first"),
     Field(description="Letters, digits, - and _. It identifies runs, models and the fleet."),
 ]
-TeamName = Annotated[
-    str,
-    BeforeValidator(pattern_validator(_NAME, "letters, digits, '-' and '_', 64 at most")),
-    pattern_schema(_NAME),
-]
+TeamName = Annotated[str, Pattern(_NAME, "letters, digits, '-' and '_', 64 at most")]
 MetricName = Annotated[
     str,
-    BeforeValidator(
-        pattern_validator(
-            _METRIC,
-            "a name such as val_auc: a letter or '_' first, then letters, digits or _ . @ / -; "
-            "64 at most",
-        )
+    Pattern(
+        _METRIC,
+        "a name such as val_auc: a letter or '_' first, then letters, digits or _ . @ / -; "
+        "64 at most",
     ),
-    pattern_schema(_METRIC),
 ]
 Minutes = Annotated[
     float,

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from pydantic import (
     AfterValidator,
     AwareDatetime,
     BaseModel,
-    BeforeValidator,
     Field,
-    model_validator,
 )
 
-from trialfleet.sections import Section, pattern_schema, pattern_validator, refusal, refuse
+from trialfleet.sections import Pattern, Refused, Section, refusal
 from trialfleet.spelling import did_you_mean
 
 DATE = "{date}"  # the placeholder in patterns of data
@@ -51,24 +50,15 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(hours=hours, minutes=minutes)
 
 
-TimeOfDay = Annotated[
-    str,
-    BeforeValidator(pattern_validator(_TIME, "a time of day from 0:00 to 23:59, such as 02:30")),
-    pattern_schema(_TIME),
-]
+TimeOfDay = Annotated[str, Pattern(_TIME, "a time of day from 0:00 to 23:59, such as 02:30")]
 Lasting = Annotated[
     str,
     AfterValidator(_check_duration),
-    BeforeValidator(pattern_validator(_LASTS, "hours and minutes, such as 6h, 90m or 1h30m")),
-    pattern_schema(_LASTS),
+    Pattern(_LASTS, "hours and minutes, such as 6h, 90m or 1h30m"),
 ]
 
 
-FileName = Annotated[
-    str,
-    BeforeValidator(pattern_validator(_NAME, "the name of a file, such as _SUCCESS")),
-    pattern_schema(_NAME),
-]
+FileName = Annotated[str, Pattern(_NAME, "the name of a file, such as _SUCCESS")]
 
 
 class Daily(Section):
@@ -112,11 +102,10 @@ class Daily(Section):
         "storage in PostgreSQL and models in S3; docs/daily.md.",
     )
 
-    @model_validator(mode="after")
-    def _waits_for_the_ready_file(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if nothing would wait for the ready file."""
         if self.ready_file and not self.wait_for_data:
-            refuse("Daily", [(("ready_file",), "requires wait_for_data", self.ready_file)])
-        return self
+            yield ("ready_file",), "requires wait_for_data", self.ready_file
 
     @property
     def time(self) -> time:
@@ -187,16 +176,11 @@ class Checks(Section):
 
 
 class RunsDay(BaseModel):
-    """The day that a run is for, as stored in the run's folder.
+    """The day that a run is for, as stored in the run's folder."""
 
-    `date` replaces `{date}` in the study's paths of data. No trial starts after `deadline`.
-    `settings` maps each region to a hash of its settings and of the trainer's files. The region's
-    data is not part of the hash.
-    """
-
-    date: date
-    deadline: AwareDatetime | None = None
-    settings: dict[str, str] = {}
+    date: date  # replaces `{date}` in the study's paths of data
+    deadline: AwareDatetime | None = None  # no trial starts after it
+    settings: dict[str, str] = {}  # by region, a hash of settings and trainer's files, not of data
 
     @property
     def end(self) -> datetime:

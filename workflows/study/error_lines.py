@@ -85,23 +85,14 @@ def _combine_problems(problems: Sequence[str]) -> StudyError:
 
 
 def read_table(path: Path, what: str = "study") -> Any:
-    """Return a YAML file's table of keys, with line numbers.
+    """Return the table of keys in a YAML file of the kind `what`, with line numbers.
 
-    `what` names the kind of file in error messages.
-
-    Raises:
-        StudyError: the file is not YAML, or not a table of keys.
-        InputError: the file can't be read.
+    StudyError if the file is not YAML or not a table, InputError if it can't be read.
     """
     tree = read_yaml(path)
     if not isinstance(tree, Mapping):
-        found = (
-            "but the file is empty"
-            if tree is None
-            else "not a list"
-            if isinstance(tree, list)
-            else "not a single value"
-        )
+        kind = "not a list" if isinstance(tree, list) else "not a single value"
+        found = "but the file is empty" if tree is None else kind
         raise StudyError(
             f"{path}: a {what} must be a table of keys and values, {found}; "
             "for an example: trialfleet init FOLDER"

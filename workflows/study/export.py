@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field
 
-from trialfleet.sections import OneLine, Section, pattern_schema, pattern_validator, refusal, refuse
+from trialfleet.sections import (
+    Count,
+    OneLine,
+    Pattern,
+    Positive,
+    Refused,
+    Section,
+    refusal,
+)
 from trialfleet.workflows.study.checks import SCHEME
-from trialfleet.workflows.study.notify import Variable, address_problem
+from trialfleet.workflows.study.notify import Variable, check_public_url
 from trialfleet.workflows.study.paths import (
     Keys,
     Problem,
@@ -28,11 +36,7 @@ DEFAULT_FOLDER = "models"
 NEEDED = "mlflow"  # the module, which mlflow-skinny has, too
 _INSTALL = "python3 -m pip install 'mlflow-skinny>=3.17' (or mlflow, 3.17 or newer)"
 
-S3Folder = Annotated[
-    str,
-    BeforeValidator(pattern_validator(S3_FOLDER, "s3://BUCKET or s3://BUCKET/PREFIX")),
-    pattern_schema(S3_FOLDER),
-]
+S3Folder = Annotated[str, Pattern(S3_FOLDER, "s3://BUCKET or s3://BUCKET/PREFIX")]
 
 
 def check_publish(value: str) -> str:
@@ -43,27 +47,19 @@ def check_publish(value: str) -> str:
     return value
 
 
-def _check_server(value: Any) -> str:
-    """Check the URL of an MLflow server. Errors omit the URL, which may contain a password."""
-    problem = address_problem(value)
-    if not problem and urlsplit(value).username is not None:
-        problem = "contains a password; give user, and password_file or password_env"
-    if problem:
-        raise PydanticCustomError("secret_url", "{text}", {"text": problem})
-    return str(value)
+_check_server = partial(check_public_url, instead="give user, and password_file or password_env")
 
 
 class Keep(Section):
     """Limits on the number and age of a region's models. The current model is always kept."""
 
-    count: int | None = Field(None, ge=1, description="Number of the newest models to keep.")
-    days: float | None = Field(None, gt=0, description="Maximum age in days of models to keep.")
+    count: Count | None = Field(None, description="Number of the newest models to keep.")
+    days: Positive | None = Field(None, description="Maximum age in days of models to keep.")
 
-    @model_validator(mode="after")
-    def _has_a_key(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if no key is given."""
         if self.count is None and self.days is None:
-            refuse("Keep", [((), "needs count, days or both", {})])
-        return self
+            yield (), "needs count, days or both", {}
 
 
 class Mlflow(Section):
@@ -94,16 +90,15 @@ class Mlflow(Section):
         None, description="An environment variable with the bearer token."
     )
 
-    @model_validator(mode="after")
-    def _login_is_whole(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield what is wrong with the login."""
         passwords = [each for each in (self.password_file, self.password_env) if each]
         tokens = [each for each in (self.token_file, self.token_env) if each]
         if len(passwords) != (self.user is not None):
-            refuse("Mlflow", [((), "needs user and either password_file or password_env", {})])
-        if len(tokens) + len(passwords) > 1:
+            yield (), "needs user and either password_file or password_env", {}
+        elif len(tokens) + len(passwords) > 1:
             text = "must have only one of password_file, password_env, token_file and token_env"
-            refuse("Mlflow", [((), text, {})])
-        return self
+            yield (), text, {}
 
     def resolve(self, folder: Path, keys: Keys) -> Mlflow:
         """Return a copy with absolute paths.
@@ -122,11 +117,10 @@ class Export(Section):
     s3: S3Folder | None = Field(None, description="A copy of the publish folder in S3.")
     mlflow: Mlflow | None = None
 
-    @model_validator(mode="after")
-    def _has_a_key(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if no key is given."""
         if self.s3 is None and self.mlflow is None:
-            refuse("Export", [((), "needs s3, mlflow or both", {})])
-        return self
+            yield (), "needs s3, mlflow or both", {}
 
     def resolve(self, folder: Path) -> Export:
         """Return these destinations with absolute paths; UnusableStudyError if one is unusable."""

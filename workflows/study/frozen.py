@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shlex
-from contextlib import suppress
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -35,27 +34,17 @@ class CostsBefore(BaseModel):
 
 
 class FrozenStudy(BaseModel):
-    """The content of `RUN/study.yaml`: a study with absolute paths, and facts about its run.
-
-    Attributes:
-        folder: the folder in which the run was planned.
-        created: when the run was planned.
-        day: the day that the run is for; None if neither the study nor the user sets one.
-        costs: the mean costs of previous jobs. None if they are unknown, or if the study has no
-            budget in USD.
-        notes: what planning chose for settings that the study leaves open, with reasons.
-        places: `FILE:LINE` for each key that a person may want to change. For a key that the
-            study's file omits, only FILE.
-    """
+    """The content of `RUN/study.yaml`: a study with absolute paths, and facts about its run."""
 
     model_config = ConfigDict(frozen=True)
 
     run: str
-    folder: str
-    created: AwareDatetime
-    day: RunsDay | None = None
-    costs: CostsBefore | None = None
-    notes: tuple[str, ...] = ()
+    folder: str  # in which the run was planned
+    created: AwareDatetime  # when the run was planned
+    day: RunsDay | None = None  # that the run is for, if the study or the user sets one
+    costs: CostsBefore | None = None  # if they are known, and the study has a budget in USD
+    notes: tuple[str, ...] = ()  # what planning chose for open settings, with reasons
+    # FILE:LINE for each key that a person may want to change, or only FILE if the file omits it
     places: dict[str, str] = {}
     study: Study
 
@@ -123,9 +112,6 @@ def load_frozen(path: Path) -> FrozenStudy:
         )
     if "study" not in tree and "search_space" in tree:
         raise NoRunError(f"{path} is a study, not a run")
-    with suppress(LookupError, AttributeError, TypeError):  # validation reports it below
-        # runs of old releases without this key have one job per trial
-        tree["study"]["budget"].setdefault("trials_per_job", 1)
     frozen = validate(FrozenStudy, path, tree)
     _known.clear()
     _known[path] = stamp, frozen

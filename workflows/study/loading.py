@@ -38,16 +38,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DaysStudy:
-    """A study on one day.
+    """A study on one day."""
 
-    `whole` is the study that still contains `{date}`. `study` has the day's date and defaults
-    filled in, without the regions that have no usable data. It is None if no region has any.
-    `unusable` maps each of the other regions to the reason.
-    """
-
-    whole: Study
-    study: Study | None
-    unusable: Mapping[str, str]
+    whole: Study  # still with `{date}`
+    study: Study | None  # the day's normal form of the regions with usable data, if there are any
+    unusable: Mapping[str, str]  # the other regions, and why
 
     @property
     def usable(self) -> Collection[str]:
@@ -99,12 +94,10 @@ def load_study(
     Args:
         study: the study's file, or its content as a dict.
         day: the date for `{date}` in the study's data; default: today in the study's zone.
-        folder: the base of relative paths if `study` is a dict. Paths in a file are relative to the
-            file's folder.
+        folder: the base of relative paths if `study` is a dict; else it is the file's folder.
 
     Raises:
-        StudyError: the study is invalid, or names files that can't be used. The message has one
-            line per problem.
+        StudyError: the study is invalid, or names unusable files: one line per problem.
         InputError: the file can't be read.
     """
     if not isinstance(study, Mapping):
@@ -115,11 +108,9 @@ def load_study(
 
 
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
-    """Return the normal form of a study file, and the day for which it was read.
+    """Return the normal form of a study file, and the day that replaces `{date}` in its data.
 
-    `day` replaces `{date}` in the study's data. The default is today in the study's time zone. If
-    no data contains `{date}`, `day` is returned unchanged. StudyError if a named file can't be
-    used.
+    The default is today in the study's zone. Without `{date}` in the data, it is the given `day`.
     """
     file = Path(path)
     tree = read_table(file)

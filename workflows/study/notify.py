@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from trialfleet.files import shell_quoted
 from trialfleet.sections import (
     OneLine,
+    Pattern,
+    Refused,
     Section,
     check_not_empty,
-    pattern_schema,
-    pattern_validator,
-    refuse,
 )
 from trialfleet.workflows.study.checks import Command, wrap_in_list
 from trialfleet.workflows.study.paths import (
@@ -49,16 +50,22 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _PORTS = {465: "tls", 587: "starttls"}
 
 
-def _check_url(value: Any) -> str:
-    """Check a webhook's URL. Errors omit the URL, because it may be a secret."""
+def check_public_url(value: Any, instead: str) -> str:
+    """Return the URL `value` if it has no password. Errors omit it, because it may be a secret.
+
+    For a URL with a password, the error ends with what to do `instead`.
+    """
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
-        problem = "contains a password; put the URL into a file, and give url_file"
+        problem = f"contains a password; {instead}"
     if not problem and (host := urlsplit(value).hostname or "").endswith(SECRET_URLS):
-        problem = f"a URL of {host} is a secret; put it into a file, and give url_file"
+        problem = f"a URL of {host} is a secret; {instead}"
     if problem:
         raise PydanticCustomError("secret_url", "{text}", {"text": problem})
     return str(value)
+
+
+_check_url = partial(check_public_url, instead="put the URL into a file, and give url_file")
 
 
 def address_problem(value: Any) -> str:
@@ -78,17 +85,9 @@ def address_problem(value: Any) -> str:
 
 
 Variable = Annotated[
-    str,
-    BeforeValidator(
-        pattern_validator(_VARIABLE, "the name of an environment variable, such as SLACK_URL")
-    ),
-    pattern_schema(_VARIABLE),
+    str, Pattern(_VARIABLE, "the name of an environment variable, such as SLACK_URL")
 ]
-Address = Annotated[
-    str,
-    BeforeValidator(pattern_validator(_ADDRESS, "a mail address such as team@example.org")),
-    pattern_schema(_ADDRESS),
-]
+Address = Annotated[str, Pattern(_ADDRESS, "a mail address such as team@example.org")]
 Addresses = Annotated[
     list[Address],
     AfterValidator(check_not_empty),
@@ -117,11 +116,10 @@ class Webhook(Section):
         "json", description="json: the event, as in docs/alerts.md; slack: the text of a message."
     )
 
-    @model_validator(mode="after")
-    def _one_url(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem unless exactly one URL is given."""
         if sum(each is not None for each in (self.url, self.url_file, self.url_env)) != 1:
-            refuse("Webhook", [((), "needs exactly one of url, url_file and url_env", {})])
-        return self
+            yield (), "needs exactly one of url, url_file and url_env", {}
 
 
 class Mail(Section):
@@ -131,10 +129,7 @@ class Mail(Section):
     sender: Address | None = Field(None, description="Sender (default: the first of to).")
     server: Annotated[
         str,
-        BeforeValidator(
-            pattern_validator(_SERVER, "a host and a port, such as smtp.example.org:587")
-        ),
-        pattern_schema(_SERVER),
+        Pattern(_SERVER, "a host and a port, such as smtp.example.org:587"),
     ] = Field("localhost:25", description="The SMTP server, and its port (default: 25).")
     security: Literal["tls", "starttls", "none"] | None = Field(
         None,
@@ -147,17 +142,16 @@ class Mail(Section):
         None, description="An environment variable with the password."
     )
 
-    @model_validator(mode="after")
-    def _login_is_whole_and_hidden(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield what is wrong with the login, the port or the encryption."""
         passwords = sum(each is not None for each in (self.password_file, self.password_env))
         if passwords != (self.user is not None):
-            refuse("Mail", [((), "needs user and either password_file or password_env", {})])
+            yield (), "needs user and either password_file or password_env", {}
         if not 0 < self.port < 65536:
-            refuse("Mail", [(("server",), "must have a port from 1 to 65535", self.server)])
+            yield ("server",), "must have a port from 1 to 65535", self.server
         if self.user and self.encryption == "none" and self.host not in {"localhost", "127.0.0.1"}:
             text = "'none' would send the password unencrypted; use 'tls' or 'starttls'"
-            refuse("Mail", [(("security",), text, "none")])
-        return self
+            yield ("security",), text, "none"
 
     @property
     def host(self) -> str:
@@ -187,12 +181,10 @@ class Channel(Section):
         None, description="Events to send (default: all; with daily: all except run-done)."
     )
 
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        channels = [each for each in (self.command, self.webhook, self.mail) if each is not None]
-        if len(channels) != 1:
-            refuse("Channel", [((), "needs exactly one of command, webhook and mail", {})])
-        return self
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem unless exactly one way is given."""
+        if sum(each is not None for each in (self.command, self.webhook, self.mail)) != 1:
+            yield (), "needs exactly one of command, webhook and mail", {}
 
     @property
     def title(self) -> str:

@@ -10,7 +10,7 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -65,15 +65,10 @@ class DataError(UnusableStudyError):
         self.by_region = by_region
 
 
-def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
-    """Return the absolute path of the file or folder `name`.
+def find_path(name: str, folder: Path, keys: Keys) -> str:
+    """Return the absolute path of the file or folder `name`. AbsentError if it doesn't exist.
 
-    An error message begins with `whose`, for example the region.
-
-    Raises:
-        AbsentError: the path doesn't exist.
-        UnusableStudyError: the path can't be read, HTCondor can't transfer it, or it is a folder
-            that contains the study.
+    UnusableStudyError if it can't be read or transferred by HTCondor, or contains the study.
     """
     path = (folder / name).absolute()
     try:
@@ -81,12 +76,12 @@ def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
         is_there = path.exists()
         fault = _fault(path, folder) if is_there else ""
     except (OSError, ValueError) as error:
-        raise UnusableStudyError(Problem(keys, f"{whose}{error}")) from error
+        raise UnusableStudyError(Problem(keys, str(error))) from error
     if not is_there:
-        text = f"{whose}{str(path)!r} does not exist{placeholder_hint(name)}"
+        text = f"{str(path)!r} does not exist{placeholder_hint(name)}"
         raise AbsentError(Problem(keys, text))
     if fault:
-        raise UnusableStudyError(Problem(keys, f"{whose}{str(path)!r} {fault}"))
+        raise UnusableStudyError(Problem(keys, f"{str(path)!r} {fault}"))
     return str(path)
 
 
@@ -135,53 +130,55 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
     return [
         _object_url(pattern.replace(PLACEHOLDER, quote(region, safe="")), (*keys, index))
         if pattern.startswith(URL_PREFIXES)
-        else find_path(
-            pattern.replace(PLACEHOLDER, region),
-            folder,
-            (*keys, index),
-            whose=f"region {region!r}: ",
-        )
+        else find_path(pattern.replace(PLACEHOLDER, region), folder, (*keys, index))
         for index, pattern in enumerate(patterns)
     ]
 
 
-def check_content(data: Sequence[str], keys: Keys, *, whose: str) -> None:
+def check_content(data: Sequence[str], keys: Keys, known_faults: dict[str, str]) -> None:
     """Raise UnusableStudyError if a path of `data` is or contains something that no job can get.
 
-    The error message begins with `whose`, as in `find_path`.
+    `known_faults` has the faults of the paths that were already checked, and gets the others'.
     """
     for index, place in enumerate(data):
-        if place.startswith(URL_PREFIXES):
-            continue
-        for path in _tree(place):
-            # A writer may have removed or renamed the file meanwhile.
-            if (fault := _content_fault(path)) and os.path.lexists(path):
-                raise UnusableStudyError(Problem((*keys, index), f"{whose}{path!r} {fault}"))
+        if place not in known_faults:
+            known_faults[place] = "" if place.startswith(URL_PREFIXES) else _first_fault(place)
+        if fault := known_faults[place]:
+            raise UnusableStudyError(Problem((*keys, index), fault))
 
 
-def _tree(place: str) -> Iterator[str]:
-    """Yield a file, or a folder and everything in it."""
-    yield place
-    for folder, *names in os.walk(place):
-        yield from (os.path.join(folder, name) for name in chain(*names))  # noqa: PTH118 - fast
+def _first_fault(place: str) -> str:
+    """Return what in a file or folder no job can get, and why; "" if a job can get all of it."""
+    inside = (
+        os.path.join(folder, name)  # noqa: PTH118 - fast
+        for folder, *names in os.walk(place)
+        for name in chain(*names)
+    )
+    for path in chain([place], inside):
+        # A writer may have removed or renamed the file meanwhile.
+        if (fault := _content_fault(path)) and os.path.lexists(path):
+            return f"{path!r} {fault}"
+    return ""
 
 
 def _content_fault(path: str) -> str:
     """Return why no job can get a file or folder, or "" if it can.
 
-    HTCondor skips a link without a target, as every reader of the data does. It would wait forever
-    for a pipe's content. A name that is not UTF-8 has no place in the run's records.
+    HTCondor silently skips a link without a target, and would wait forever for a pipe's content. A
+    name that is not UTF-8 has no place in the run's records.
     """
     if path.encode(errors="ignore").decode() != path:
         return "has a name that is not UTF-8; rename it"
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - it takes half the time
     except OSError:
-        return "" if os.path.islink(path) else "can't be read"  # noqa: PTH114
+        is_link = os.path.islink(path)  # noqa: PTH114
+        return "is a link to a file that does not exist; remove it" if is_link else "can't be read"
     if stat.S_ISDIR(mode) and os.path.islink(path):  # noqa: PTH114
         advice = "name the folder itself, or put a copy in the link's place"
         return f"is a link to a folder, which HTCondor does not transfer; {advice}"
-    return _kind_fault(path, mode)
+    is_open = stat.S_ISREG(mode) and mode & 0o444 == 0o444  # everyone may read it: ask no more
+    return "" if is_open else _kind_fault(path, mode)
 
 
 def _kind_fault(path: str | Path, mode: int) -> str:

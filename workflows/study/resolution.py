@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from trialfleet.errors import join_names
 from trialfleet.infra.fleet.spec.fleet import Fleet, Gangs
@@ -47,10 +47,7 @@ _SHOWN = 5  # number of regions to name in a message
 
 
 def resolve_study(study: Study, folder: Path) -> Study:
-    """Return the normal form of a study: regions by name, and absolute paths.
-
-    `folder` is the base of relative paths. The errors are those of `Study.resolve`.
-    """
+    """Return what `Study.resolve` returns, with its errors."""
     regions, errors = _find_regions(study, folder)
     if errors:
         raise _join_errors(study, errors, folder)
@@ -64,7 +61,7 @@ def resolve_usable(study: Study, folder: Path) -> tuple[Study | None, dict[str, 
     """
     regions, errors = _find_regions(study, folder)
     unusable = {
-        name: "; ".join(_without_region(name, each) for each in error.problems)
+        _recordable(name): "; ".join(each.message for each in error.problems)
         for name, error in errors.items()
     }
     return (_resolve_rest(study, regions, folder) if regions else None), unusable
@@ -72,7 +69,6 @@ def resolve_usable(study: Study, folder: Path) -> tuple[Study | None, dict[str, 
 
 def _resolve_rest(study: Study, regions: dict[str, Region], folder: Path) -> Study:
     """Return the normal form of a study with these `regions`."""
-    _check_early_stopping(study)
     _check_s3_keys(study, regions)
     normal = study.model_copy(
         update={
@@ -109,14 +105,15 @@ def resolve_publishing(study: Study, folder: Path) -> dict[str, Any]:
 def _find_regions(
     study: Study, folder: Path
 ) -> tuple[dict[str, Region], dict[str, UnusableStudyError]]:
-    """Return the regions whose data can be used, and the errors of the others."""
+    """Return the regions whose data can be used, and the others' errors, which don't name them."""
     regions: dict[str, Region] = {}
     errors: dict[str, UnusableStudyError] = {}
+    known_faults: dict[str, str] = {}
     for name, region in _given_regions(study, folder).items():
         try:
-            regions[name] = _region(study, name, region, folder)
+            regions[name] = _region(study, name, region, folder, known_faults)
         except UnusableStudyError as error:
-            errors[_recordable(name)] = error
+            errors[name] = error
     return regions, errors
 
 
@@ -142,64 +139,50 @@ def _join_errors(
     study: Study, errors: Mapping[str, UnusableStudyError], folder: Path
 ) -> UnusableStudyError:
     table = study.listed_regions
-    absent = [
-        _Absent(name, table[name].data_or(study.data), problem)
-        for name, error in errors.items()
-        if isinstance(error, AbsentError) and name in table
-        for problem in error.problems
-    ]
-    others: dict[tuple[Keys, str], Problem] = {}  # data that regions share is named once
+    absent: dict[Problem, str] = {}  # the first region of each problem: data may be shared
+    others: dict[Problem, str] = {}
     for name, error in errors.items():
-        if not (isinstance(error, AbsentError) and name in table):
-            for problem in error.problems:
-                others.setdefault((problem.keys, _without_region(name, problem)), problem)
+        found = absent if isinstance(error, AbsentError) and name in table else others
+        for problem in error.problems:
+            found.setdefault(problem, name)
+    others_named = [_of_region(name, problem) for problem, name in others.items()]
     if absent:
-        return AbsentError(*_absent_problems(absent, [*table], folder), *others.values())
-    return UnusableStudyError(*others.values())
+        return AbsentError(*_absent_problems(study, absent, folder), *others_named)
+    return UnusableStudyError(*others_named)
 
 
-class _Absent(NamedTuple):
-    region: str
-    patterns: list[str]
-    problem: Problem
-
-    @property
-    def short_message(self) -> str:
-        return _without_region(self.region, self.problem)
+def _of_region(region: str, problem: Problem, more: str = "") -> Problem:
+    return Problem(problem.keys, f"region {region!r}: {problem.message}{more}")
 
 
-def _without_region(region: str, problem: Problem) -> str:
-    return problem.message.removeprefix(_whose(region))
-
-
-def _whose(region: str) -> str:
-    return f"region {region!r}: "
-
-
-def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) -> Iterator[Problem]:
+def _absent_problems(
+    study: Study, absent: Mapping[Problem, str], folder: Path
+) -> Iterator[Problem]:
     """Yield the problems of regions without data.
 
     A region whose name seems misspelt has a problem of its own. The others share one problem per
     key.
     """
-    others: dict[Keys, list[_Absent]] = {}
+    table = study.listed_regions
+    others: dict[Keys, list[tuple[str, Problem]]] = {}
     spelt: dict[str, list[str]] = {}  # by pattern: names with data that are no region
-    for each in absent:
-        keys = each.problem.keys
-        pattern = each.patterns[int(keys[-1])]
+    for problem, region in absent.items():
+        pattern = table[region].data_or(study.data)[int(problem.keys[-1])]
         if pattern not in spelt:
-            spelt[pattern] = sorted({*regions_with_data(pattern, folder)} - {*regions})
-        if guess := did_you_mean(each.region, spelt[pattern]):
-            yield Problem(keys, each.problem.message + guess)
+            spelt[pattern] = sorted({*regions_with_data(pattern, folder)} - {*table})
+        if guess := did_you_mean(region, spelt[pattern]):
+            yield _of_region(region, problem, guess)
         else:
-            others.setdefault(keys, []).append(each)
-    for keys, (first, *rest) in others.items():
-        more = [repr(each.region) for each in rest if each.short_message != first.short_message]
+            others.setdefault(problem.keys, []).append((region, problem))
+    for (region, problem), *rest in others.values():
+        more = [repr(other) for other, _ in rest]
         nor = f"; the data of {join_names(more, _SHOWN)} doesn't exist either" if more else ""
-        yield Problem(keys, first.problem.message + nor)
+        yield _of_region(region, problem, nor)
 
 
-def _region(study: Study, name: str, given: Region | str, folder: Path) -> Region:
+def _region(
+    study: Study, name: str, given: Region | str, folder: Path, known_faults: dict[str, str]
+) -> Region:
     """Return a region with absolute paths; `given` is its entry in the file, or a glob's file."""
     keys = _data_keys(study, name)
     if isinstance(given, str):
@@ -208,7 +191,7 @@ def _region(study: Study, name: str, given: Region | str, folder: Path) -> Regio
         data = region_data(name, given.data_or(study.data), folder, keys)
         region = given.model_copy(update={"data": data})
     if isinstance(study.trainer, Trainer):  # the built-in trainer's tables are written by plan
-        check_content(region.data or [], keys, whose=_whose(name))
+        check_content(region.data or [], keys, known_faults)
     return region
 
 
@@ -217,7 +200,7 @@ def _glob_file(name: str, file: str, folder: Path) -> str:
         check_region_name(name)
     except ValueError as error:
         raise UnusableStudyError(Problem(_GLOB, f"{file!r}: {error}")) from error
-    return find_path(file, folder, _GLOB, whose=_whose(name))
+    return find_path(file, folder, _GLOB)
 
 
 def _publish(study: Study, folder: Path) -> str:
@@ -264,16 +247,6 @@ def _data_keys(study: Study, region: str) -> Keys:
     return ("data",) if own is None or own.data is None else ("regions", region, "data")
 
 
-def _check_early_stopping(study: Study) -> None:
-    # Not in the section's own validation: runs that were planned so before can still be opened.
-    rule = study.early_stopping
-    if rule and rule.min_steps and rule.max_steps and rule.min_steps >= rule.max_steps:
-        text = (
-            f"must be less than max_steps, which is {rule.max_steps}, or no trial is ever stopped"
-        )
-        raise UnusableStudyError(Problem(("early_stopping", "min_steps"), text))
-
-
 def _check_command(study: Study, folder: Path) -> None:
     if not isinstance(study.trainer, Trainer):
         return
@@ -304,8 +277,8 @@ def _set_startup_trials(study: Study, name: str) -> Region:
 def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = False) -> Fleet:
     """Return `fleet` with defaults from the study: its name, trials per GPU, and support for gangs.
 
-    `shares` is the default for trials per GPU; None if trials need no GPU. UnusableStudyError if
-    the fleet's own trials_per_gpu differs from `shares`, because trials would then wait forever.
+    `shares` is None if trials need no GPU. UnusableStudyError if the fleet has another number of
+    trials per GPU, because trials would then wait forever.
     """
     if shares and fleet.trials_per_gpu not in {None, shares}:
         text = (

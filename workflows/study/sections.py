@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Iterator
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from trialfleet.objective import Direction
 from trialfleet.optimizer.space import Entry
-from trialfleet.sections import Section, Size, parse_bytes, refuse
+from trialfleet.sections import Count, Positive, Refused, Section, Size, parse_bytes
 from trialfleet.workflows.study.checks import (
     MOST_CORES,
     MOST_RANKS,
@@ -41,9 +41,8 @@ class Budget(Section):
         20, ge=1, le=10_000, description="Number of a region's trials, including failed ones."
     )
     lanes: int = Field(4, ge=1, le=1_000, description="Number of a region's trials in parallel.")
-    startup_trials: int | None = Field(
+    startup_trials: Count | None = Field(
         None,
-        ge=1,
         description="Number of space-filling trials, before the optimiser's model chooses "
         "parameters. Default: two for each parameter, but at least 5 and at most 10. If this "
         "default is more than a third of the trials, it is a third of them, but at least 2.",
@@ -59,22 +58,20 @@ class Budget(Section):
         description="After this many minutes, a job starts no other trial and frees its slot. "
         "Its lane continues in a new job at the end of the queue.",
     )
-    hours: float | None = Field(
+    hours: Positive | None = Field(
         None,
-        gt=0,
         description="A region starts no more trials this many hours after its first trial began.",
     )
-    usd: float | None = Field(
+    usd: Positive | None = Field(
         None,
-        gt=0,
         description="A region starts no more trials once its jobs have cost this much, in USD. "
         "Running trials and the full training count with their estimated cost.",
     )
-    usd_per_run: float | None = Field(
-        None, gt=0, description="Like usd, for all regions of a run together."
+    usd_per_run: Positive | None = Field(
+        None, description="Like usd, for all regions of a run together."
     )
-    usd_per_day: float | None = Field(
-        None, gt=0, description="Like usd, for all runs of the study that belong to one day."
+    usd_per_day: Positive | None = Field(
+        None, description="Like usd, for all runs of the study that belong to one day."
     )
     failures: int | None = Field(
         None,
@@ -83,11 +80,10 @@ class Budget(Section):
         "permanently (default: a quarter of its trials, at least 3).",
     )
 
-    @model_validator(mode="after")
-    def _startup_is_a_part(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if there are more start-up trials than trials."""
         if problem := startup_problem(self.startup_trials, self.trials):
-            refuse("Budget", [(("startup_trials",), problem, self.startup_trials)])
-        return self
+            yield ("startup_trials",), problem, self.startup_trials
 
     @property
     def in_usd(self) -> bool:
@@ -101,11 +97,7 @@ class Budget(Section):
 
     @property
     def startup_count(self) -> int:
-        """The number of start-up trials, whose parameters are spread over the search space.
-
-        It is 10 if the study does not set `startup_trials`, but never more than `trials`. The study
-        in a run's folder always sets `startup_trials`.
-        """
+        """The number of start-up trials, which the study in a run's folder always sets."""
         return min(self.startup_trials or 10, self.trials)
 
     @property
@@ -127,10 +119,10 @@ class BudgetOverride(Section):
     trials: int | None = Field(None, ge=1, le=10_000, description="As in budget.")
     lanes: int | None = Field(None, ge=1, le=1_000, description="As in budget.")
     trials_per_job: TrialsPerJob | None = Field(None, description="As in budget.")
-    job_minutes: float | None = Field(None, gt=0, description="As in budget.")
-    startup_trials: int | None = Field(None, ge=1, description="As in budget.")
-    hours: float | None = Field(None, gt=0, description="As in budget.")
-    usd: float | None = Field(None, gt=0, description="As in budget.")
+    job_minutes: Positive | None = Field(None, description="As in budget.")
+    startup_trials: Count | None = Field(None, description="As in budget.")
+    hours: Positive | None = Field(None, description="As in budget.")
+    usd: Positive | None = Field(None, description="As in budget.")
     failures: int | None = Field(None, ge=0, description="As in budget.")
 
 
@@ -149,11 +141,10 @@ class Gang(Section):
         "(default: on the access point).",
     )
 
-    @model_validator(mode="after")
-    def _min_is_not_above_max(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if the minimum exceeds the maximum."""
         if self.min > self.max:
-            refuse("Gang", [(("min",), f"must be at most max, which is {self.max}", self.min)])
-        return self
+            yield ("min",), f"must be at most max, which is {self.max}", self.min
 
 
 class Region(Section):
@@ -225,9 +216,8 @@ class Gate(Section):
 class EarlyStopping(Section):
     """The rule that stops unpromising trials early; see docs/early-stopping.md."""
 
-    min_steps: int | None = Field(
+    min_steps: Count | None = Field(
         None,
-        ge=1,
         description="Minimum number of steps, as the trainer reports them, before a trial may be "
         "stopped (default: a twentieth of max_steps).",
     )
@@ -256,6 +246,12 @@ class EarlyStopping(Section):
         description="Seconds that a trainer has to exit after a stop request. Then it gets "
         "SIGTERM.",
     )
+
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if no trial could ever be stopped."""
+        if self.min_steps and self.max_steps and self.min_steps >= self.max_steps:
+            text = f"must be less than max_steps, which is {self.max_steps}"
+            yield ("min_steps",), f"{text}, or no trial is ever stopped", self.min_steps
 
 
 class Trainer(Section):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -19,7 +19,6 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -27,7 +26,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.objective import Direction
 from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.sections import OneLine, Refused, Section, refusal, refuse
+from trialfleet.sections import Count, OneLine, Positive, Refused, Section, refusal
 from trialfleet.workflows.names import NO_MODELS
 from trialfleet.workflows.study import resolution
 from trialfleet.workflows.study.checks import (
@@ -111,8 +110,8 @@ class Study(Section):
         "{dropout: {type: float, low: 0.0, high: 0.5}, epochs: 10}."
     )
     budget: Budget = Budget()
-    parallel_regions: int | None = Field(
-        None, ge=1, description="Maximum number of regions that run at once (default: all)."
+    parallel_regions: Count | None = Field(
+        None, description="Maximum number of regions that run at once (default: all)."
     )
     trainer: Annotated[Literal["tabular"] | Trainer, WrapValidator(_trainer)] = Field(
         description="Write tabular for the built-in network for tables, or "
@@ -128,9 +127,8 @@ class Study(Section):
     accelerator: Accelerator = Field(
         "auto", description="auto: gpu if the fleet or a slot of the pool has one, otherwise cpu."
     )
-    usd_per_hour: float | None = Field(
+    usd_per_hour: Positive | None = Field(
         None,
-        gt=0,
         description="Price of a whole node in USD per hour, for nodes that do not advertise one, "
         "such as your own machines. Nodes of a fleet advertise theirs.",
     )
@@ -207,15 +205,11 @@ class Study(Section):
         "docs/alerts.md.",
     )
 
-    @model_validator(mode="after")
-    def _keys_go_together(self) -> Self:
-        if problems := [
-            *self._metric_problems(),
-            *self._absent_part_problems(),
-            *self._pair_problems(),
-        ]:
-            refuse("Study", problems)
-        return self
+    def problems(self) -> Iterator[Refused]:
+        """Yield each key that contradicts another, or lacks a key that it requires."""
+        yield from self._metric_problems()
+        yield from self._absent_part_problems()
+        yield from self._pair_problems()
 
     def _metric_problems(self) -> Iterator[Refused]:
         own, objective, gate = self.report_direction, self.objective, self.gate
@@ -317,8 +311,8 @@ class Study(Section):
     def fill_date(self, day: date | None) -> tuple[Study, date | None]:
         """Return the study with a day in place of `{date}` in its data, and this day.
 
-        If `day` is None, the day is today in the time zone of `daily` (default: the machine's). If
-        no data path contains `{date}`, study and `day` are returned unchanged.
+        The default is today in the zone of `daily`, or the machine's. Without `{date}` in the data,
+        study and `day` are returned unchanged.
         """
         if not self.is_dated:
             return self, day
@@ -346,11 +340,10 @@ class Study(Section):
     # -- the normal form ---------------------------------------------------------------------
 
     def resolve(self, folder: Path) -> Study:
-        """Return the normal form: regions by name, and absolute paths.
+        """Return the normal form: regions by name, and paths made absolute from `folder`.
 
-        `folder` is the base of the study's relative paths. InputError, with the key, if a file
-        can't be used, a glob has no matches, or the settings of a region contradict those of the
-        study.
+        InputError, with the key, if a file can't be used, a glob has no matches, or the settings of
+        a region contradict those of the study.
         """
         return resolution.resolve_study(self, folder)
 
@@ -370,8 +363,8 @@ class Study(Section):
     def compared_metric(self) -> str:
         """The metric by which tuned settings are compared with default settings.
 
-        For `trainer: tabular`, the default is the metric on the test rows. On the validation rows,
-        the best trial is partly lucky, because it was chosen by them.
+        For `trainer: tabular`, this is by default the metric on the test rows, because the best
+        trial was chosen by the validation rows.
         """
         metric = self.objective.metric
         if self.trainer == "tabular" and metric.startswith("val_"):

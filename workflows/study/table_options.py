@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
-from typing import Annotated, Literal, Self, TypeGuard
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal, TypeGuard
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from trialfleet.objective import is_number
-from trialfleet.sections import Section, check_not_empty, refusal, refuse
+from trialfleet.sections import Refused, Section, check_not_empty, refusal
 
 DEFAULT_SHARES = [0.7, 0.15, 0.15]
 NULL_VALUES = ["NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"]
@@ -90,17 +90,15 @@ class Split(Section):
         None, description="A column with train, validation or test in each row."
     )
 
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem unless the split has one way, and shares only with `time`."""
         methods = [name for name in ("random", "time", "column") if getattr(self, name) is not None]
         if len(methods) != 1:
             given = " and ".join(methods) or "none of them"
-            text = f"must have exactly one of random, time and column; it has {given}"
-            refuse("Split", [((), text, None)])
+            yield (), f"must have exactly one of random, time and column; it has {given}", None
         if self.shares is not None and self.time is None:
             text = "requires time; with random, write the shares there: random: [0.7, 0.15, 0.15]"
-            refuse("Split", [(("shares",), text, self.shares)])
-        return self
+            yield ("shares",), text, self.shares
 
     @property
     def own_columns(self) -> list[str]:

@@ -133,24 +133,15 @@ def _has_type(values: pl.Series, *types: type[pl.DataType]) -> bool:
 
 
 class CellCount(NamedTuple):
-    """Counts of a column's cells that are of one kind, and of all its other cells.
-
-    Attributes:
-        share: the share of cells of this kind among all cells with a value.
-        others: the number of cells with a value that are not of this kind.
-        different: the number of different texts in the column.
-        different_others: the number of different texts that are not of this kind.
-        first: the first cell that is not of this kind; empty if there is none.
-        row: the row of `first`, from 0.
-    """
+    """Counts of a column's cells that are of one kind, and of all its other cells."""
 
     kind: str
-    share: float
-    others: int = 0
-    different: int = 0
-    different_others: int = 0
-    first: str = ""
-    row: int = 0
+    share: float  # of this kind, among all cells with a value
+    others: int = 0  # cells with a value that are not of this kind
+    different: int = 0  # texts of the column
+    different_others: int = 0  # different texts that are not of this kind
+    first: str = ""  # cell that is not of this kind
+    row: int = 0  # of `first`, from 0
 
     def are_most(self, least: float = MOSTLY) -> bool:
         """Return whether nearly all cells, or nearly all different texts, are of this kind.
@@ -197,15 +188,9 @@ def convert_format(values: pl.Series, form: str) -> pl.Series:
 def numbers(values: pl.Series, kind: str) -> pl.Series:
     """Return cells as Float64; null for missing cells.
 
-    `values` come from `without_nulls`. The numbers depend on `kind`:
-
-    - "number", "decimal_point" and "decimal_comma" give the number.
-    - "date" and strftime formats give days since the beginning of 1970 in UTC.
-    - "time" gives hours since midnight.
-    - "boolean" gives 0 or 1.
-
-    Raises:
-        CellError: a cell is not of this kind, or too large for a 32-bit number.
+    A date, or a text in a strftime format, gives days since the beginning of 1970 in UTC, a time
+    hours since midnight, and a boolean 0 or 1. `values` come from `without_nulls`. CellError if a
+    cell is not of this `kind`, or too large for a 32-bit number.
     """
     found = _CONVERT[kind](values) if kind in _CONVERT else _days(values, kind)
     _refuse(

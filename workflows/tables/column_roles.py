@@ -25,22 +25,13 @@ _ENOUGH = 20  # with this number of training rows or more, a value of only one r
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """The role of a column in the model.
-
-    Attributes:
-        kind: the kind of the cells: "number", "date", "time", "boolean" or "text"; or the format
-            that the study gives.
-        values: the cells. For a numeric column, texts are converted to numbers or dates.
-        why: why models don't use the column; empty if they do. An unused column is still stored in
-            the region's table if its `role` is "numeric" or "categorical".
-        note: what a person should check about an inferred role; may be empty.
-    """
+    """The role of a column in the model. With "ignore", the region's table lacks the column."""
 
     role: Literal["numeric", "categorical", "ignore"]
-    kind: str = "text"
-    values: pl.Series
-    why: str = ""
-    note: str = ""
+    kind: str = "text"  # of the cells (`cells.recognise`), or the format that the study gives
+    values: pl.Series  # the cells; texts of a numeric column are converted to numbers or dates
+    why: str = ""  # why models don't use the column
+    note: str = ""  # what a person should check about an inferred role
 
     @property
     def is_used(self) -> bool:

@@ -52,27 +52,19 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class CsvRows:
-    """An open CSV file.
+    """An open CSV file."""
 
-    Attributes:
-        header: the header's cells, unchanged except that CR LF in a cell becomes LF.
-        names: the columns' names, which are all different.
-        frames: the rows as text, in batches; empty cells are null.
-    """
-
-    header: list[str]
-    names: list[str]
+    header: list[str]  # its cells, unchanged except that CR LF becomes LF
+    names: list[str]  # of the columns, all different
     separator: str
-    frames: Iterator[pl.DataFrame]
+    frames: Iterator[pl.DataFrame]  # the rows as text, in batches; empty cells are null
 
 
 @contextmanager
 def opened_csv(path: Path) -> Iterator[CsvRows]:
-    """Open a CSV file or a pipe, and yield its rows.
+    """Open a CSV file or a pipe, and yield its rows. OSError if it can't be read.
 
-    Raises:
-        TableError: the CSV is invalid. This may be raised later, while `frames` are read.
-        OSError: the file can't be read.
+    TableError, perhaps only while `frames` are read, if the CSV is invalid.
     """
     with path.open("rb") as file:
         yield _parse(_decompress(file))
@@ -91,9 +83,6 @@ def read_csv(path: Path) -> pl.DataFrame:
         empty = pl.DataFrame(schema=dict.fromkeys(rows.names, pl.String))
         frame = pl.concat([empty, *rows.frames])
     return frame
-
-
-# The bytes and the lines
 
 
 def _decompress(file: io.BufferedReader) -> io.BufferedReader:
@@ -129,9 +118,6 @@ def _not_text_reason(found: str, where: str) -> str:
         return f"has a NUL byte in {where}: it is damaged, or UTF-16 without a byte order mark"
     byte = found.encode(errors="surrogateescape")[0]
     return f"is not UTF-8 text: it has the byte 0x{byte:02x} in {where}; save it as UTF-8"
-
-
-# The rows
 
 
 def _parse(file: io.BufferedReader) -> CsvRows:
@@ -218,9 +204,6 @@ def _wrong_length_text(record: _Record, width: int) -> str:
     if any('\\"' in cell or cell.endswith("\\") for cell in record.cells):
         why = '; a quote within a cell is written "", not \\"'
     return f"{where} has {count} cell{'' if count == 1 else 's'}, the header {width}{why}"
-
-
-# The fast way
 
 
 def _read_with_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:

@@ -22,30 +22,18 @@ _STEPS = 20  # from the smallest to the largest target
 
 @dataclass(frozen=True, kw_only=True)
 class DayProfile:
-    """A few numbers about a day's table, by which days are compared.
+    """A few numbers about a day's table, by which days are compared."""
 
-    Attributes:
-        rows: the number of rows with a target.
-        missing: the share of missing cells in each numeric column, each used categorical column,
-            and each column without values.
-        ignored: the other columns that models don't use.
-        categories: the number of rows of each category, for each used column with at most
-            `MOST_CATEGORIES` categories. Categories that no training row has are left out.
-        classes: the share of rows of each class; empty for a regression.
-        quantiles: 21 quantiles of a regression's target, from its minimum to its maximum; empty for
-            a classification.
-        labels: how well the columns predict the labels (the target's values), compared with
-            shuffled labels; None if this was not computed.
-    """
-
-    rows: int
+    rows: int  # with a target
     target: str
+    # the share of missing cells, of numeric, used categorical and empty columns
     missing: dict[str, float]
-    ignored: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)  # the other columns that models don't use
+    # rows of each category that a training row has, of columns with at most MOST_CATEGORIES
     categories: dict[str, dict[str, int]] = field(default_factory=dict)
-    classes: dict[str, float] = field(default_factory=dict)
-    quantiles: list[float] = field(default_factory=list)
-    labels: LabelScore | None = None
+    classes: dict[str, float] = field(default_factory=dict)  # share of rows; none in a regression
+    quantiles: list[float] = field(default_factory=list)  # 21 of a regression's target
+    labels: LabelScore | None = None  # how well the columns predict the target, if computed
 
 
 def build_profile(table: Table, found: Description, *, seed: int, labels: bool) -> DayProfile:

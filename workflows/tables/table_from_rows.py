@@ -37,45 +37,27 @@ _PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """The description of a region's table.
+    """The description of a region's table. `parts` and `classes` count rows."""
 
-    Attributes:
-        rows: the number of rows with a target.
-        parts: the number of training, validation and test rows.
-        without_target: the number of rows without a target, which are left out.
-        classes: the number of rows of each class; empty for a regression.
-        range: the smallest and the largest target; empty for a classification.
-        categorical: for each categorical column, how many categories the training rows have.
-        ignored: the unused columns, each with the reason.
-        unused: the ignored columns that models of other days may still use.
-        missing: the number of missing cells in each used column that has any.
-        one_class: the parts (train, validation, test) whose rows all have the same target.
-        untaught: the classes that no training row has.
-        begins: for a split by time, the earliest time of validation and of test rows.
-        in_no_cell: those of the study's own null_values that no cell equals.
-        repeated: the share of distinct test rows that equal a training row; 0 if the share is small
-            or may be due to chance.
-        notes: for some columns, what a person should check.
-    """
-
-    rows: int
-    parts: dict[str, int]
-    without_target: int = 0
+    rows: int  # with a target
+    parts: dict[str, int]  # training, validation and test
+    without_target: int = 0  # rows that are left out
     target: str
     task: Task
     task_inferred: bool = False
-    classes: dict[str, int]
-    range: list[float] = field(default_factory=list)
+    classes: dict[str, int]  # empty for a regression
+    range: list[float] = field(default_factory=list)  # of a regression's target
     numeric: list[str]
-    categorical: dict[str, int]
-    ignored: dict[str, str] = field(default_factory=dict)
-    unused: list[str] = field(default_factory=list)
-    missing: dict[str, int] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    one_class: list[str] = field(default_factory=list)
-    untaught: list[str] = field(default_factory=list)
-    begins: dict[str, str] = field(default_factory=dict)
-    in_no_cell: list[str] = field(default_factory=list)
+    categorical: dict[str, int]  # for each column, how many categories the training rows have
+    ignored: dict[str, str] = field(default_factory=dict)  # why a column is not used
+    unused: list[str] = field(default_factory=list)  # ignored columns that other days' models use
+    missing: dict[str, int] = field(default_factory=dict)  # cells, of the used columns with any
+    notes: dict[str, str] = field(default_factory=dict)  # what to check in some columns
+    one_class: list[str] = field(default_factory=list)  # parts whose rows have the same target
+    untaught: list[str] = field(default_factory=list)  # classes that no training row has
+    begins: dict[str, str] = field(default_factory=dict)  # of validation and test, split by time
+    in_no_cell: list[str] = field(default_factory=list)  # own null_values that no cell equals
+    # share of distinct test rows that equal a training row; 0 if it is small, or perhaps by chance
     repeated: float = 0.0
 
     @property
@@ -173,9 +155,6 @@ def _read_by_forms(
     return rows.with_columns(cells.convert_format(rows[name], form) for name, form in forms.items())
 
 
-# The parts
-
-
 def _parts(split: npt.NDArray[np.int8]) -> dict[str, int]:
     return {name: int((split == code).sum()) for name, code in _PARTS.items()}
 
@@ -195,9 +174,6 @@ def _check_parts(split: npt.NDArray[np.int8], goal: Target, target: str) -> None
     raise TableError(
         f"target: {target!r} has only one {what} in the training rows: {only}; see {where}"
     )
-
-
-# The columns
 
 
 def _check_columns(names: Sequence[str], target: str | None, options: TableOptions) -> str:

@@ -19,8 +19,8 @@ from trialfleet.errors import FleetError, InputError
 from trialfleet.files import read_json, read_record, write_json
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec import names
-from trialfleet.infra.fleet.spec.fleet import AwsRegion, Dollars, TypeName
-from trialfleet.sections import Section
+from trialfleet.infra.fleet.spec.fleet import AwsRegion, TypeName
+from trialfleet.sections import Positive, Section
 
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import SpotPriceTypeDef
@@ -41,7 +41,7 @@ PLAIN = {
 class Price(Section):
     """The on-demand price of an instance type in USD per hour, and the day of this price."""
 
-    usd: Dollars
+    usd: Positive
     date: str
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from trialfleet.errors import InputError
 from trialfleet.infra.pool.machines import ec2_type_has_gpus
 from trialfleet.sections import (
     OneLine,
+    Pattern,
+    Positive,
+    Refused,
     Section,
+    Share,
     Size,
-    pattern_schema,
-    pattern_validator,
     refusal,
-    refuse,
 )
 
 # AWS's own image, with NVIDIA's open driver and torch. A study may name another image.
@@ -38,10 +39,6 @@ _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _RESERVED_PREFIXES = ("trialfleet:", "aws:")
 
 
-def _text(pattern: str, words: str) -> Any:
-    return BeforeValidator(pattern_validator(pattern, words))
-
-
 def _tags(value: Any) -> Any:
     for key in value if isinstance(value, dict) else ():
         if not re.fullmatch(r"[A-Za-z0-9+=._:@-]{1,128}", str(key)):
@@ -54,19 +51,19 @@ def _tags(value: Any) -> Any:
 
 FleetName = Annotated[
     str,
-    _text(_NAME, "lower-case letters, digits and '-', 32 at most, a letter or digit at both ends"),
-    pattern_schema(_NAME),
+    Pattern(
+        _NAME, "lower-case letters, digits and '-', 32 at most, a letter or digit at both ends"
+    ),
 ]
-AwsRegion = Annotated[str, _text(_AWS_REGION, "an AWS region such as eu-west-1")]
-Zone = Annotated[str, _text(_ZONE, "an availability zone such as eu-west-1a")]
-TypeName = Annotated[str, _text(_TYPE, "an instance type such as g5.xlarge")]
-Ami = Annotated[str, _text(_AMI, "ami-…, or ssm:/the/path/of/a/parameter that contains an ami-…")]
-Subnet = Annotated[str, _text(_SUBNET, "a subnet such as subnet-0123456789abcdef0")]
+AwsRegion = Annotated[str, Pattern(_AWS_REGION, "an AWS region such as eu-west-1")]
+Zone = Annotated[str, Pattern(_ZONE, "an availability zone such as eu-west-1a")]
+TypeName = Annotated[str, Pattern(_TYPE, "an instance type such as g5.xlarge")]
+Ami = Annotated[str, Pattern(_AMI, "ami-…, or ssm:/the/path/of/a/parameter that contains an ami-…")]
+Subnet = Annotated[str, Pattern(_SUBNET, "a subnet such as subnet-0123456789abcdef0")]
 Host = Annotated[
-    str, _text(_HOST, "a host name or address, followed by :PORT unless the port is 9618")
+    str, Pattern(_HOST, "a host name or address, followed by :PORT unless the port is 9618")
 ]
-Bucket = Annotated[str, _text(_BUCKET, "the name of an S3 bucket")]
-Dollars = Annotated[float, Field(gt=0)]
+Bucket = Annotated[str, Pattern(_BUCKET, "the name of an S3 bucket")]
 
 
 def check_regions(given: Iterable[str]) -> list[str]:
@@ -101,7 +98,7 @@ class Spot(Section):
         description="Number of nodes that are always on-demand. `share` applies to the other "
         "nodes.",
     )
-    ceiling: Dollars | None = Field(
+    ceiling: Positive | None = Field(
         None, description="Maximum price of a spot instance in USD per hour."
     )
 
@@ -135,11 +132,10 @@ class Nodes(Section):
     )
     max: int = Field(4, ge=1, le=1_000, description="Maximum number of nodes.")
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if the minimum exceeds the maximum."""
         if self.min > self.max:
-            refuse("Nodes", [(("min",), f"must be at most max, which is {self.max}", self.min)])
-        return self
+            yield ("min",), f"must be at most max, which is {self.max}", self.min
 
 
 class Gangs(Section):
@@ -160,8 +156,8 @@ class Gangs(Section):
 class PriceCap(Section):
     """The caps on costs in USD. At a cap, nodes are drained, and no more nodes are requested."""
 
-    hour: Dollars | None = Field(None, description="USD per hour of all nodes together.")
-    run: Dollars | None = Field(None, description="USD of all nodes together since the run began.")
+    hour: Positive | None = Field(None, description="USD per hour of all nodes together.")
+    run: Positive | None = Field(None, description="USD of all nodes together since the run began.")
     reserve: float = Field(
         0.2,
         ge=0,
@@ -176,9 +172,8 @@ class Probe(Section):
     ecc_uncorrected: int | None = Field(
         None, ge=0, description="Maximum number of uncorrectable memory errors."
     )
-    launch_microseconds: float | None = Field(
+    launch_microseconds: Positive | None = Field(
         None,
-        gt=0,
         description="Maximum microseconds from a kernel's launch until the host knows that "
         "the kernel has ended.",
     )
@@ -188,24 +183,18 @@ class Probe(Section):
     bandwidth: float | None = Field(
         None, ge=0, description="Minimum GB/s of a copy within a GPU's memory, read plus written."
     )
-    bandwidth_share: float | None = Field(
+    bandwidth_share: Share | None = Field(
         None,
-        ge=0,
-        le=1,
         description="Minimum memory bandwidth, as a share of the bandwidth in the GPU's data "
         "sheet. Not checked if that is unknown.",
     )
-    pool_share: float | None = Field(
+    pool_share: Share | None = Field(
         None,
-        ge=0,
-        le=1,
         description="Minimum memory bandwidth, as a share of the median of the pool's other nodes "
         "with the same GPU.",
     )
-    host_share: float | None = Field(
+    host_share: Share | None = Field(
         None,
-        ge=0,
-        le=1,
         description="Minimum speed of copies from the host to the GPU, as a share of the PCIe "
         "link's capacity.",
     )
@@ -327,32 +316,24 @@ class Fleet(Section):
         """True if nodes get an Elastic Fabric Adapter where their type allows this."""
         return self.gangs is not None and self.gangs.efa
 
-    @model_validator(mode="after")
-    def _check_unique(self) -> Self:
+    def problems(self) -> Iterator[Refused]:
+        """Yield doubled names, zones outside of the AWS regions, and regions without an image."""
         for key in ("aws_regions", "zones", "instance_types", "subnets"):
             given = getattr(self, key)
             for i, one in enumerate(given):
                 if one in given[:i]:  # AWS's answers would count twice
-                    refuse("Fleet", [((key, i), f"{one} is listed twice", one)])
-        return self
-
-    @model_validator(mode="after")
-    def _zones_lie_in_the_regions(self) -> Self:
+                    yield (key, i), f"{one} is listed twice", one
         for i, zone in enumerate(self.zones):
             if not zone.startswith(tuple(self.aws_regions)):
                 text = f"is in none of aws_regions: {', '.join(self.aws_regions)}"
-                refuse("Fleet", [(("zones", i), text, zone)])
-        return self
+                yield ("zones", i), text, zone
+        yield from self._image_problems()
 
-    @model_validator(mode="after")
-    def _an_image_for_each_region(self) -> Self:
+    def _image_problems(self) -> Iterator[Refused]:
         if isinstance(self.ami, dict):
             missing = [region for region in self.aws_regions if region not in self.ami]
             if missing:
-                refuse("Fleet", [(("ami",), f"has no image for {', '.join(missing)}", self.ami)])
+                yield ("ami",), f"has no image for {', '.join(missing)}", self.ami
         elif self.ami.startswith("ami-") and len(self.aws_regions) > 1:
-            text = (
-                "an image belongs to one AWS region; give a table of images or an `ssm:` parameter"
-            )
-            refuse("Fleet", [(("ami",), text, self.ami)])
-        return self
+            text = "an image belongs to one AWS region; give a table or an `ssm:` parameter"
+            yield ("ami",), text, self.ami

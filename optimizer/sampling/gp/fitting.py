@@ -23,7 +23,6 @@ from scipy.optimize import minimize
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
 from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior, Posteriors
-from trialfleet.optimizer.sampling.gp.standardized_results import standardize
 from trialfleet.optimizer.sampling.gp.transfer import TaughtMeans, Teachers
 
 SAMPLES = 8
@@ -54,13 +53,10 @@ def prior(is_categorical: Mask, tasks: int = 0) -> Prior:
 
     Length scales grow with √d. So the distance between two random points, measured in length
     scales, does not depend on d (arXiv 2402.02229). The results are standardized, so s² and a² are
-    expected near 1. σ² is expected between 0 and 0.1. With more teachers, each weight is expected
-    to be smaller.
-
-    A categorical parameter has a longer length scale than a number. Equal scales were tried on
-    tasks with both types in the benchmark `tests/bench/optimizer`. They increased the regret (the
-    distance from the best value) in 13 of 18 tasks with noise. Without noise, they decreased it in
-    21 of 38 tasks.
+    expected near 1, and σ² between 0 and 0.1. With more teachers, each weight is expected to be
+    smaller. A categorical parameter has a longer length scale than a number: equal scales increased
+    the regret of `tests/bench/optimizer` in 13 of 18 tasks with noise, but decreased it in 21 of 38
+    without.
     """
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)
@@ -112,9 +108,8 @@ def posteriors(
 def fit_teacher(rows: Array, values: Array, is_categorical: Mask) -> Hyperparameters:
     """Return the likeliest θ of a task whose posterior is to be a teacher for other tasks.
 
-    The rows are canonical (`domain.py`). `values` are finite, and smaller is better.
+    The rows are canonical (`domain.py`). `values` are standardized, and smaller is better.
     """
-    values = standardize(values)
     fitted = _choose_results(values)
     likelihood = Likelihood(rows[fitted], values[fitted], is_categorical)
     return Hyperparameters.from_logs(_posterior_mode(likelihood, prior(is_categorical)))

@@ -47,10 +47,9 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest_tasks(self, rows: Array, values: Array) -> list[int]:
-        """Return the indices of the tasks whose means at `rows` correlate most with `values`.
+        """Return the tasks whose means at `rows` have the largest rank correlations with `values`.
 
-        The most similar task is first. At most MOST_TEACHERS tasks are returned, all with a
-        positive rank correlation.
+        These are at most MOST_TEACHERS indices, the largest first; all correlations are positive.
         """
         means = self.means(rows)
         ranks = _normalise_ranks(rankdata(values))

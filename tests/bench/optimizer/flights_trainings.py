@@ -40,6 +40,7 @@ from tests.bench.optimizer.flights_table import (
     read,
     write,
 )
+from tests.search_spaces import value_at
 from trialfleet.optimizer.space import SearchSpace
 
 ROOT = Path(__file__).parents[3]
@@ -102,7 +103,7 @@ def settings(count: int) -> list[dict[str, Any]]:
     found = [space.canonical(space.defaults())]
     for row in rows[: count - 1].tolist():
         at = zip(space.parameters.items(), row, strict=True)
-        found.append(space.canonical({name: entry.from_unit(u) for (name, entry), u in at}))
+        found.append(space.canonical({name: value_at(entry, u) for (name, entry), u in at}))
     return found
 
 

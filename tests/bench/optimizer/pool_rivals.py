@@ -14,7 +14,7 @@ from scipy.stats import norm, rankdata
 from tests.bench.optimizer.pool import Array, Pool, RandomDesign, Results, one_hot
 from trialfleet.optimizer.sampling.gp.proposal import build_acquisition
 from trialfleet.optimizer.sampling.next_parameters import in_startup
-from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
+from trialfleet.optimizer.sampling.optuna_samplers import optuna_proposals
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup_count import default_startup, halve_startup
 from trialfleet.optimizer.sampling.warm_start import PreviousTask, PreviousTasks
@@ -134,8 +134,8 @@ class NearestTPE:
         seed = stable_seed(self._seed, len(results.asked))
         points = [pool.settings[number] for number in results.asked]
         history = trials_of(pool, results)
-        study = OptunaHistory("TPESampler", pool.space, history, points, "minimize", seed)
-        distances = pool.distances(pool.domain.encode([study.ask()])[0])[list(left)]
+        asked = optuna_proposals("TPESampler", pool.space, history, points, "minimize", seed)
+        distances = pool.distances(pool.domain.encode([next(asked)])[0])[list(left)]
         return left[int(distances.argmin())]
 
 

@@ -321,6 +321,7 @@ ALLOWED = {
         "render",
         "sections",
         "spelling",
+        "spread",
         "restart_after_update",
         "wall_clock",
     },
@@ -332,6 +333,7 @@ ALLOWED = {
         "objective",
         "sections",
         "spelling",
+        "spread",
         "restart_after_update",
     },
     "infra": {

@@ -11,6 +11,7 @@ import pytest
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import create_trial
 
+from tests.search_spaces import value_at
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.workflows.views.report.importance import divergence
 
@@ -35,7 +36,7 @@ def drawn(rng: random.Random, trials: int) -> list[tuple[dict[str, Any], float]]
     found = []
     for _ in range(trials):
         place = {name: rng.random() ** rng.choice([1, 6]) for name in SPACE.parameters}
-        values = {name: each.from_unit(place[name]) for name, each in SPACE.parameters.items()}
+        values = {name: value_at(each, place[name]) for name, each in SPACE.parameters.items()}
         loss = abs(place["rate"] - 0.3) + place["solver"] + 0.2 * round(5 * rng.random())
         found.append((SPACE.active(values), loss))
     return found

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from tests.search_spaces import value_at
 from trialfleet.optimizer.space import Scalar, SearchSpace
 
 
@@ -56,7 +57,7 @@ REFUSED = [
     ({"a": number(0, 1, step=0.25, default=0.3)}, ("a", "default"), "steps of 0.25"),
     ({"a": whole(1, 9, default=True)}, ("a", "default"), "integer"),
     ({"a": {"type": "int", "low": 1, "high": 9.5}}, ("a", "high"), "integer"),
-    ({"a": whole(0, 9, log=True)}, ("a", "low"), "at least 1"),
+    ({"a": whole(0, 9, log=True)}, ("a", "low"), "above 0 with log"),
     ({"a": whole(1, 9, log=True, step=2)}, ("a", "step"), "log"),
     ({"a": whole(1, 9, step=3)}, ("a", "high"), "7 or 10"),
     ({"a": whole(1, 9, step=-1)}, ("a", "step"), "above 0"),
@@ -297,11 +298,8 @@ def spaces(draw: st.DrawFn) -> SearchSpace:
         is_conditional: bool = draw(st.booleans())
         if entries and is_conditional:
             other = draw(st.sampled_from(sorted(entries)))
-            value = (
-                make(x=_unconditional(entries[other]))
-                .parameters["x"]
-                .from_unit(draw(st.floats(0, 1)))
-            )
+            parent = make(x=_unconditional(entries[other])).parameters["x"]
+            value = value_at(parent, draw(st.floats(0, 1)))
             entry["when"] = {other: [value]}
         entries[f"p{i}"] = entry
     order = draw(st.permutations(sorted(entries)))
@@ -317,7 +315,7 @@ def _unconditional(entry: dict[str, Any]) -> dict[str, Any]:
 def points(draw: st.DrawFn) -> tuple[SearchSpace, dict[str, Scalar]]:
     space = draw(spaces())
     unit = st.floats(0, 1, exclude_max=True)
-    return space, {name: entry.from_unit(draw(unit)) for name, entry in space.parameters.items()}
+    return space, {name: value_at(entry, draw(unit)) for name, entry in space.parameters.items()}
 
 
 @pytest.mark.slow
@@ -398,8 +396,8 @@ def test_a_finite_parameter_lists_each_of_its_values_once(space: SearchSpace) ->
         if entry.count is not None and entry.count <= 200:
             values = [entry.nth(i) for i in range(entry.count)]
             assert len({(type(x), x) for x in values}) == entry.count
-            assert values[0] == entry.from_unit(0.0)
-            assert values[-1] == entry.from_unit(1 - 1e-12)
+            assert values[0] == value_at(entry, 0.0)
+            assert values[-1] == value_at(entry, 1 - 1e-12)
 
 
 names = ("a", "b", "c", "d")

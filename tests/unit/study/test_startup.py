@@ -104,16 +104,6 @@ def test_a_planned_study_has_startup_trials_and_keeps_given_ones(place: Path) ->
     assert of_all.region("A").budget is None
 
 
-def test_a_run_that_was_planned_before_a_rule_was_checked_can_be_opened(place: Path) -> None:
-    rule = {"min_steps": 5, "max_steps": 40}
-    folder = write_plan(make_study(place, early_stopping=rule), run="r1", out=place / "run")
-    text = folder.study.read_text()
-    folder.study.write_text(text.replace("max_steps: 40", "max_steps: 5"))
-    stops = load_frozen(folder.study).study.early_stopping
-    assert stops is not None
-    assert (stops.min_steps, stops.max_steps) == (5, 5)
-
-
 def test_a_run_of_a_release_that_named_no_start_up_keeps_what_it_had(place: Path) -> None:
     folder = write_plan(make_study(place), run="r1", out=place / "run")
     lines = folder.study.read_text().splitlines()

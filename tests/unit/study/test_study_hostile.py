@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,30 @@ def test_data_that_regions_share_is_named_once(folder: Path) -> None:
     (folder / "shared/link").symlink_to(folder)
     message = error_of(folder, f"{MINIMAL}data: shared\n")
     assert message.count("is a link to a folder") == 1
+
+
+def test_data_that_regions_share_is_read_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "shared").mkdir()
+    (folder / "study.yaml").write_text(f"{MINIMAL}data: shared\n")
+    walk, walked = os.walk, list[str]()
+
+    def noted(place: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        walked.append(place)
+        return walk(place)
+
+    monkeypatch.setattr(os, "walk", noted)
+    load_study(folder / "study.yaml")
+    assert walked == [str(folder / "shared")]
+
+
+def test_data_with_a_link_without_a_target_is_refused(folder: Path) -> None:
+    link = folder / "data" / "old.csv"
+    link.parent.mkdir()
+    link.symlink_to("gone.csv")
+    message = error_of(folder, f"{MINIMAL}data: data\n")
+    assert f"{str(link)!r} is a link to a file that does not exist; remove it" in message
 
 
 def test_files_that_a_writer_renames_meanwhile_are_no_fault(folder: Path) -> None:

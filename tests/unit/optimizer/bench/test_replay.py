@@ -21,6 +21,7 @@ from tests.bench.optimizer.pool import (
     replayed,
 )
 from tests.bench.optimizer.spearmint import Spearmint
+from tests.search_spaces import value_at
 from trialfleet.optimizer.sampling.warm_start import PreviousTask, PreviousTasks
 from trialfleet.optimizer.space import SearchSpace
 
@@ -96,7 +97,7 @@ def test_every_learning_rival_finds_the_best_of_few_parameters(name: str) -> Non
     space = SearchSpace.model_validate(entries)
     random = np.random.default_rng(0)
     points = [
-        {n: x.from_unit(random.uniform()) for n, x in space.parameters.items()} for _ in range(99)
+        {n: value_at(x, random.uniform()) for n, x in space.parameters.items()} for _ in range(99)
     ]
     pool = Pool.of(space, [space.canonical(x) for x in [space.defaults(), *points]])
     losses = losses_of(pool)

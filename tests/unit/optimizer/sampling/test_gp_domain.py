@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution, IntDistribution
 
+from tests.search_spaces import value_at
 from trialfleet.optimizer.sampling.gp.domain import Column, Domain
 from trialfleet.optimizer.space import SearchSpace
 
@@ -41,7 +42,7 @@ def domain(space: SearchSpace = SPACE) -> Domain:
 
 def from_unit(space: SearchSpace, unit: list[float]) -> dict[str, Any]:
     at = zip(space.parameters.items(), unit, strict=True)
-    return space.canonical({name: entry.from_unit(u) for (name, entry), u in at})
+    return space.canonical({name: value_at(entry, u) for (name, entry), u in at})
 
 
 units = st.lists(st.floats(0, 1, exclude_max=True), min_size=8, max_size=8)

@@ -51,7 +51,9 @@ def valley(rows: Array, x: float = 0.3, y: float = 0.7) -> Array:
 
 
 def teacher(values: Array, rows: Array) -> Posterior:
-    return Posterior(rows, standardize(values), NUMBERS, fit_teacher(rows, values, NUMBERS))
+    return Posterior(
+        rows, standardize(values), NUMBERS, fit_teacher(rows, standardize(values), NUMBERS)
+    )
 
 
 def loss(point: dict[str, Any], rate: float = 1e-2, size: int = 20) -> float:

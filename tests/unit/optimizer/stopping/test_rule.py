@@ -76,6 +76,7 @@ def test_the_last_step_is_that_of_complete_trials_unless_the_study_sets_it() -> 
     assert decisions({"bad": falling(0.6, 10)}, longer)["bad"].max_steps == 80
 
 
+@pytest.mark.parametrize("count", [1, 4, 8])
 @pytest.mark.parametrize(
     "odd",
     [
@@ -84,8 +85,9 @@ def test_the_last_step_is_that_of_complete_trials_unless_the_study_sets_it() -> 
         np.where(T == 20, 1e30, 0.3 + 0.5 / T),  # a spike
     ],
 )
-def test_one_odd_complete_trial_does_not_turn_early_stopping_off(odd: np.ndarray) -> None:
-    known = [*complete(*GOOD), Complete(Curve(T, odd), float(odd[-1]))]
+def test_odd_complete_trials_do_not_turn_early_stopping_off(odd: np.ndarray, count: int) -> None:
+    """Up to two thirds of the trials are odd, as in a space with too large learning rates."""
+    known = [*complete(*GOOD), *[Complete(Curve(T, odd), float(odd[-1]))] * count]
     found = decisions({"bad": falling(0.6, 10), "good": falling(0.08, 10)}, complete=known)
     assert set(found) == {"bad"}
     assert found["bad"].loss == pytest.approx(0.6 + 0.5 / END, abs=0.02)
