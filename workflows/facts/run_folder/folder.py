@@ -17,9 +17,10 @@ FAILING = "failing.json"
 def path_property(name: str, *, parent: str = "root") -> cached_property[Path]:
     """Return a property of a folder's class: the path of the file `name`.
 
-    `parent` is the name of the attribute with the path of the file's folder.
+    `parent` is the name of the attribute with the path of the file's folder. In `name`, {} stands
+    for the name of the folder `root`.
     """
-    return cached_property(lambda folder: getattr(folder, parent) / name)
+    return cached_property(lambda folder: getattr(folder, parent) / name.format(folder.root.name))
 
 
 def note_path(log: Path) -> Path:
@@ -246,9 +247,8 @@ class RunFolder:
     # The AWS settings for the gangs' keeper; exists if checkpoints of gangs are in S3.
     gang_variables = path_property("gang.variables.json")
     previous_results = path_property("previous.json")  # results of previous runs, for the optimiser
-    out_of_money = path_property(
-        "out-of-money.json"
-    )  # why trials or full trainings no longer start
+    # Why trials or full trainings no longer start for lack of money; absent until then.
+    out_of_money = path_property("out-of-money.json")
     no_model = path_property("no-model.json")  # the mark that a full training left no model
     # The mark that the run should be in the queue; `repair` makes it before it submits the run.
     submission = path_property("submission.json")
