@@ -188,6 +188,4 @@ class RunStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""
-        plain = {"schema": 1, **asdict(self)}
-        # The keys' names before 0.1.0; the next release has them no longer.
-        return plain | {"mends": plain["repairs"], "mending": plain["fix"]}
+        return {"schema": 1, **asdict(self)}

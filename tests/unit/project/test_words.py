@@ -16,7 +16,6 @@ ALLOWED = {
     "docs/how-it-works.md": {"hand.lock"},
     "tests/pool/test_check.py": {"hand.lock"},
     "workflows/facts/run_folder/folder.py": {"hand.lock"},
-    "workflows/status/status_types.py": {"mends", "mending"},
 }
 # Each retired word in small letters, as a pattern for whole words, with the word that replaces it.
 # Words that also have a plain meaning (hand, bound, told, former) are missing here.
