@@ -17,6 +17,7 @@ from tests.conftest import MakeRun
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs import lookup
 from trialfleet.workflows.facts.runs.lookup import find_model, find_models, find_run, runs_here
@@ -142,7 +143,7 @@ def test_only_a_long_list_of_runs_ends_with_the_command_that_lists_all(
 
 
 def test_an_unknown_region_is_answered_with_similar_names(make_run: MakeRun) -> None:
-    with pytest.raises(InputError, match=r"did you mean 'Nord'\?\); regions: Nord, Süd"):
+    with pytest.raises(InputError, match=r"did you mean 'Nord'\?\); regions: 'Nord', 'Süd'"):
         make_run(regions=["Nord", "Süd"]).trials("Nrod")
 
 
@@ -368,6 +369,42 @@ def test_a_region_name_that_two_studies_share_is_refused_as_ambiguous(two_studie
         assert find_model("sales/Nordics").resolve() == two_studies / "models/sales/Nordics/r1"
         shown = CliRunner().invoke(main, ["models", "Nordics", "--study", "sales"])
         assert shown.output.startswith("sales/Nordics\n")
+
+
+def test_a_copied_run_hides_no_model_of_its_study(models: Path, work: Path) -> None:
+    """Its name begins with STUDY/, as the names of all runs of the study do."""
+    promote(models / "A/tuesday")
+    shutil.copytree(work / "runs/demo/monday", work / "runs/demo/monday-copy")
+    for name, found in {"demo/A": "latest", "tuesday/A": "tuesday", "monday/A": "monday"}.items():
+        assert find_model(name).absolute() == models / "A" / found
+    with pytest.raises(InputError, match=r"'monday-copy/A' is neither .* was planned in"):
+        find_model("monday-copy/A")
+
+
+def test_a_region_in_a_study_is_found_without_reading_the_studys_runs(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote(models / "A/tuesday")
+    monkeypatch.setattr(lookup, "_model_of_run", lambda *_: pytest.fail("read a run"))
+    assert find_model("demo/A").absolute() == models / "A/latest"
+
+
+def test_a_folder_with_the_name_of_a_region_hides_no_models(models: Path, work: Path) -> None:
+    promote(models / "A/monday")
+    promote(models / "A/tuesday")
+    (work / "A").mkdir()  # such as the region's data
+    for name in (["A"], ["A", "--study", "demo"]):
+        assert CliRunner().invoke(main, ["models", *name]).output.startswith("demo/A\n")
+    assert CliRunner().invoke(main, ["rollback", "A"]).exit_code == 0
+    assert (models / "A/latest").resolve().name == "monday"
+    with pytest.raises(InputError, match=r"no models below the folder '\./A'"):
+        lookup.find_models_folder("./A")
+
+
+def test_a_run_of_another_study_is_not_said_to_lack_the_model(two_studies: Path) -> None:
+    shutil.move(two_studies / "runs/own/r1", two_studies / "runs/own/r2")
+    with pytest.raises(InputError, match=r"neither a model's folder nor a region .*: Nordics$"):
+        lookup.find_models_folder("r2/Nordics", "sales")
 
 
 def test_models_takes_a_studys_name_and_refuses_a_folder_without_models(models: Path) -> None:

@@ -1,12 +1,17 @@
-"""The program that sends alerts while HTCondor's job for a study's days is on hold."""
+"""The schedule of a study's days: what `install` says, and alerts while HTCondor's job is held."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.files import lock_file
 from trialfleet.workflows.control.dagman.alert_and_export_processes import SCHEDULE_LOCK
-from trialfleet.workflows.control.daily.schedule import watch_held_job
+from trialfleet.workflows.control.daily import schedule
+from trialfleet.workflows.control.daily.schedule import install, watch_held_job
+from trialfleet.workflows.control.daily.systemd_timer import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 
 
@@ -17,3 +22,24 @@ def test_a_second_program_for_the_same_schedule_ends_at_once(tmp_path: Path) -> 
     with lock_file(days.alerts / SCHEDULE_LOCK, wait=False) as ours:
         assert ours
         watch_held_job(days)  # would raise, because no study is named here
+
+
+@pytest.mark.parametrize("missed", ["latest", "none"])
+def test_install_says_that_the_timer_begins_the_due_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missed: str
+) -> None:
+    """The timer starts each hour, so it need not wait for the next day."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "go.sh").touch()
+    text = f"data: d.txt\ndaily: {{at: '02:30', zone: UTC, missed: {missed}}}\n"
+    file, said = write(tmp_path, MINIMAL + text), list[str]()
+    for name in ("can_be_used", "install"):
+        monkeypatch.setattr(Units, name, lambda *_: True)
+    monkeypatch.setattr(schedule, "is_lingering", lambda: True)
+    install(file, said.append)
+    about_due = [line for line in said if "is due, so the timer begins it within an hour" in line]
+    assert len(about_due) == (missed == "latest")
+    said.clear()
+    DailyFolder.for_study("demo").journal.touch()
+    install(file, said.append)
+    assert len(said) == 2

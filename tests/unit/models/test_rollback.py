@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from trialfleet.errors import InputError
+from trialfleet.files import read_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.models import latest as latest_module
 from trialfleet.workflows.control.models.latest import current_runs, promote, rollback
@@ -125,6 +126,26 @@ def test_a_replaced_model_is_known_with_the_run_that_replaced_it(
     promoted(models_folder, "r2")
     assert why("r2") is None
     assert why("r1") == "the model of r2 was made current: promote by anna"
+
+
+def test_a_history_is_read_again_only_after_a_change(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a list of a year's runs would read each region's year with each run."""
+    promoted(models_folder, "r1", "r2", "r3")
+    read: list[Path] = []
+
+    def count(file: Path) -> object:
+        read.append(file)
+        return read_json(file)
+
+    monkeypatch.setattr(history, "read_json", count)
+    for run in ("r1", "r2") * 2:
+        assert reason_kept_out({"path": str(models_folder / run)})
+    assert len(read) <= 1
+    for run in ("r2", "r1"):
+        promote(models_folder / run)
+        assert changes(models_folder / "latest")[-1].run == run
 
 
 def test_models_shows_rolled_back_models_with_person_and_reason(

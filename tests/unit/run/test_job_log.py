@@ -279,8 +279,9 @@ def test_a_truncated_log_is_read_up_to_its_end(tmp_path: Path) -> None:
         "008 (006.000.000) 2026-11-22 07:07:59.000 trialfleet: A.l1",
         "008 (006.000.000) 2026-99-99 07:07:59.000 trialfleet: A.l1.t01 begins\n...\n",
         SUBMITTED.format(job=6).replace("000", "099", 1),  # of a newer HTCondor
+        "012 (006.000.000) 2026-11-22 07:07:59 Job was held.\n\t\udcff\n\tCode 3 Subcode 0\n...\n",
     ],
-    ids=["zeros", "half", "half a number", "half a mark", "no time", "unknown"],
+    ids=["zeros", "half", "half a number", "half a mark", "no time", "unknown", "no UTF-8"],
 )
 @pytest.mark.parametrize("at_once", [True, False])
 def test_an_unreadable_event_hides_no_other_event(
@@ -288,7 +289,7 @@ def test_an_unreadable_event_hides_no_other_event(
 ) -> None:
     place = write(tmp_path, SUBMITTED.format(job=6))
     for part in (damage, executing("07:08:00"), TERMINATED.format(at="07:09:00")):
-        with place.log.open("a") as file:
+        with place.log.open("a", errors="surrogateescape") as file:
             file.write(part)
         if not at_once:
             read_events(place.log)

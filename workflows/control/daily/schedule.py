@@ -59,7 +59,10 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
         is_embedded = embedded_folder(named_configuration()) is not None
         after_a_reboot = f": after a reboot, {start_command()}" if is_embedded else ""
         say(f"the job starts it only while HTCondor is up{after_a_reboot}")
-    say(f"next day begins {next_start_text(daily, datetime.now(UTC))}")
+    now = datetime.now(UTC)
+    if daily.missed != "none" and not folder.journal.exists():
+        say(f"the day {daily.due_day(now)} is due, so the timer begins it within an hour")
+    say(f"next day begins {next_start_text(daily, now)}")
 
 
 def _owner(folder: DailyFolder) -> str:

@@ -219,7 +219,7 @@ def _events_before_unreadable(texts: list[bytes]) -> Iterator[Event | None]:
         try:
             with htcondor2.JobEventLog(f"/proc/self/fd/{file.fileno()}") as log:
                 yield from map(_convert, log.events(stop_after=0))
-        except htcondor2.HTCondorException:
+        except (htcondor2.HTCondorException, UnicodeDecodeError):
             return
 
 

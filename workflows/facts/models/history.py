@@ -12,6 +12,7 @@ import os
 import pwd
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from trialfleet.files import read_json, sync, unless_damaged
@@ -65,13 +66,23 @@ def changes(link: Path) -> list[Change]:
     `hand`.
     """
     history, current = link.parent / HISTORY, current_run(link)
-    found = unless_damaged(lambda: [Change(**each) for each in read_json(history)["changes"]], [])
+    found = [*_read_stored(history, unless_damaged(lambda: _stamp(history), None))]
     if found and current == found[-1].previous != found[-1].run:
         found.pop()  # the process was killed before the change
     if current is not None and (not found or found[-1].run != current):
         previous = found[-1].run if found else None
         found.append(Change(run=current, previous=previous, time=None, by="hand"))
     return found
+
+
+def _stamp(history: Path) -> tuple[int, int, int]:
+    stat = history.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+@lru_cache(maxsize=1 << 9)  # a list of runs asks for the same region's history with each run
+def _read_stored(history: Path, _changed: object) -> list[Change]:
+    return unless_damaged(lambda: [Change(**each) for each in read_json(history)["changes"]], [])
 
 
 def last_move(link: Path, run: str) -> Change | None:

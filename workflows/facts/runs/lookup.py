@@ -189,15 +189,9 @@ def find_model(name: str, study: str | None = None) -> Path:
     """
     if place := _named_place(name):
         return place / LATEST if exists(place / LATEST) else place
-    runs = [run for run in runs_here() if study in {None, run.study}]
-    found = _models_by_name(name, runs, study)
-    if not found:
-        raise InputError(_unknown_model_text(name, runs, study))
-    if len(found) > 1:
-        raise InputError(
-            f"{name!r} may be any of {len(found)} models; name one of them: {_name_list(found)}"
-        )
-    return next(iter(found.values()))
+    if found := _find_named_model(name, study):
+        return found
+    raise InputError(_unknown_model_text(name, study))
 
 
 def find_models_folder(region: str, study: str | None = None) -> Path:
@@ -208,13 +202,16 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
     if (place := _named_place(region)) is None:
         return find_model(region, study).parent.absolute()
     folder = place.parent if place.name == LATEST or read_provenance(place) else place
-    if not (exists(folder) and folder.is_dir() and list_models(folder)):
-        raise InputError(
-            f"there are no models below the folder {region!r}; name a region, or the folder of its "
-            "models (models/STUDY/REGION), or a study with --study; studies with models here: "
-            + _name_list(sorted(_studies_with_models()))
-        )
-    return folder.absolute()
+    if exists(folder) and folder.is_dir() and list_models(folder):
+        return folder.absolute()
+    # a region's data, say, may have the region's name
+    if not _is_only_path(region) and (found := _find_named_model(region, study)):
+        return found.parent.absolute()
+    raise InputError(
+        f"there are no models below the folder {region!r}; name a region, or the folder of its "
+        "models (models/STUDY/REGION), or a study with --study; studies with models here: "
+        + _name_list(sorted(_studies_with_models()))
+    )
 
 
 def _named_place(name: str) -> Path | None:
@@ -228,9 +225,25 @@ def _named_place(name: str) -> Path | None:
             f"{name!r} is a URL, but models are read from a folder of this machine; to copy a "
             "model back from S3, see docs/exports.md"
         )
-    place = Path(name)
-    is_path = place.is_absolute() or name.startswith(".") or exists(place)
-    return place if is_path else None
+    return Path(name) if _is_only_path(name) or exists(Path(name)) else None
+
+
+def _is_only_path(name: str) -> bool:
+    return Path(name).is_absolute() or name.startswith(".")
+
+
+def _find_named_model(name: str, study: str | None) -> Path | None:
+    """Return the model that `name` means, or None. InputError if it may mean several."""
+    found = _models_by_name(name, _runs_of(study), study)
+    if len(found) > 1:
+        raise InputError(
+            f"{name!r} may be any of {len(found)} models; name one of them: {_name_list(found)}"
+        )
+    return next(iter(found.values()), None)
+
+
+def _runs_of(study: str | None) -> list[FoundRun]:
+    return [run for run in runs_here() if study in {None, run.study}]
 
 
 def _models_by_name(name: str, runs: list[FoundRun], study: str | None) -> dict[str, Path]:
@@ -239,17 +252,20 @@ def _models_by_name(name: str, runs: list[FoundRun], study: str | None) -> dict[
     The names of regions may have slashes, so `name` is divided at each slash.
     """
     found: dict[str, Path] = {}
-    by_beginning: dict[str, Path] = {}
     words = name.split("/")
-    for i in range(len(words)):
-        before, region = "/".join(words[:i]), "/".join(words[i:])
+    divisions = [("/".join(words[:i]), "/".join(words[i:])) for i in range(len(words))]
+    for before, region in divisions:
         found.update(_current_models(before, region, runs, study))
         place = [FoundRun(Path(before), "", before, 0.0)] if before and _is_place(before) else []
         for run in place or runs:
-            if before and (run.run.startswith(before) or run.name.startswith(before)):
-                is_whole = before in {run.run, run.name}
-                (found if is_whole else by_beginning).update(_model_of_run(run, region))
-    return found or by_beginning
+            if before in {run.run, run.name}:
+                found.update(_model_of_run(run, region))
+    if not found:  # every run of a study begins with STUDY/, so their files are read only now
+        for before, region in divisions:
+            for run in runs if before else ():
+                if run.run.startswith(before) or run.name.startswith(before):
+                    found.update(_model_of_run(run, region))
+    return found
 
 
 def _current_models(
@@ -273,10 +289,12 @@ def _current_models(
 
 def _model_of_run(run: FoundRun, region: str) -> dict[str, Path]:
     files = RunFolder(run.folder.absolute())
-    if not exists(record := files.region(region_slug(region)).published):
-        return {}
-    parse_head(files)  # InputError if the run was moved
-    return {f"{run.name}/{region}": _published_path(record)}
+    record = files.region(region_slug(region)).published
+    with suppress(InputError):  # a moved run, say; another one may be meant
+        if exists(record):
+            parse_head(files)
+            return {f"{run.name}/{region}": _published_path(record)}
+    return {}
 
 
 def _publish_folders(runs: Iterable[FoundRun]) -> dict[str, Path | None]:
@@ -349,14 +367,14 @@ def find_models(name: str) -> list[Path]:
     return list(published.values())
 
 
-def _unknown_model_text(name: str, runs: list[FoundRun], study: str | None) -> str:
+def _unknown_model_text(name: str, study: str | None) -> str:
     before, _, region = name.rpartition("/")
-    folders = _publish_folders(runs)
+    folders = _publish_folders(_runs_of(study))
     studies = sorted({run.study for run in runs_here()} | _studies_with_models())
     if study not in {None, *studies}:
         guess = did_you_mean(str(study), studies)
         return f"no study {study!r}{guess}; studies: {_name_list(studies)}"
-    if before and before not in {*folders, *studies}:
+    if before and study is None and before not in {*folders, *studies}:
         try:
             known = published_models(find_run(before))
         except InputError as error:

@@ -140,12 +140,14 @@ def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
 
 
 def _autoscaler_trouble(report: Mapping[str, Any], now: datetime | None) -> str | None:
+    why, since = None, silence_start(report, now) if now else None
     if report.get("state") == "waiting":
-        return "waits for the end of another autoscaler of this fleet"
-    if report.get("state") == "failing":
-        return str(report.get("error"))
-    since = silence_start(report, now) if now else None
-    return f"has not reported since {since:%H:%M} UTC" if since else None
+        why = "waits for the end of another autoscaler of this fleet"
+    elif report.get("state") == "failing":
+        why = str(report.get("error"))
+    elif since:
+        why = f"has not reported since {since:%H:%M} UTC"
+    return why and f"the fleet's autoscaler: {why}"
 
 
 def silence_start(report: Mapping[str, Any], now: datetime) -> datetime | None:

@@ -179,7 +179,7 @@ def test_a_silent_autoscaler_is_a_trouble_only_of_a_run_under_way(make_run: Make
     spec, now = load_frozen(folder.study).study.fleet, datetime(2026, 11, 27, 5, 0, tzinfo=UTC)
     report = {"run": "r1", "state": "scaling", "at": "2026-11-27T04:50:00+00:00", "step": {}}
     for age, is_under_way, trouble in (
-        (10, True, "has not reported since 04:50 UTC"),
+        (10, True, "the fleet's autoscaler: has not reported since 04:50 UTC"),
         (10, False, None),
         (4, True, None),
     ):
@@ -209,7 +209,7 @@ def test_the_status_shows_the_money_spent_and_left(
         "left": 47.5,
         "reserve": 12.0,
         "ended": None,
-        "trouble": "AWS says no",
+        "trouble": "the fleet's autoscaler: AWS says no",
         "nodes_left": None,
     }
     spending.note(folder, "tune", UNPAID)
