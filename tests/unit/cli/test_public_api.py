@@ -333,6 +333,7 @@ ALLOWED = {
         "sections",
         "spelling",
         "restart_after_update",
+        "wall_clock",
     },
     "infra": {
         "infra",
