@@ -127,6 +127,21 @@ def test_a_replaced_model_is_known_with_the_run_that_replaced_it(
     assert why("r1") == "the model of r2 was made current: promote by anna"
 
 
+def test_a_list_of_many_runs_parses_a_regions_history_once(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promoted(models_folder, "r1", "r2", "r3", "r4")
+    made: list[str] = []
+    change = history.Change
+    monkeypatch.setattr(history, "Change", lambda **each: made.append("") or change(**each))
+    for run in ("r1", "r2", "r3"):
+        assert reason_kept_out({"path": str(models_folder / run)})
+    assert len(made) == 4
+    assert [each.run for each in changes(models_folder / "latest")] == ["r1", "r2", "r3", "r4"]
+    rollback(models_folder)
+    assert changes(models_folder / "latest")[-1].by == "rollback"
+
+
 def test_models_shows_rolled_back_models_with_person_and_reason(
     models_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
