@@ -169,7 +169,7 @@ class RunEvents:
         if fleet is None:
             return []
         notes = scaling_notes(self._folder, self._frozen.run, fleet)
-        trouble = status.money.trouble if status.money else None
+        trouble = status.money.autoscaler_trouble if status.money else ""
         return [*notes, *([trouble] if trouble else [])]
 
     def _sick_gpus(self) -> list[Event]:

@@ -70,6 +70,11 @@ class Spending:
         of = f" of {usd(self.cap)}, {usd(self.left)} left" if self.cap is not None else ""
         return f"{usd(self.spent)} USD spent{of}"
 
+    @property
+    def autoscaler_trouble(self) -> str:
+        """The autoscaler with its `trouble`, or ""."""
+        return f"the fleet's autoscaler: {self.trouble}" if self.trouble else ""
+
 
 def read_spending(
     folder: RunFolder,

@@ -204,7 +204,7 @@ def money_lines(status: RunStatus) -> list[tuple[str, str]]:
     if money is None:
         return []
     troubles = [f"trials ended: {money.ended}"] if money.ended else []
-    troubles += [f"the fleet's autoscaler: {money.trouble}"] if money.trouble else []
+    troubles += [money.autoscaler_trouble] if money.trouble else []
     troubles += [money.nodes_left] if money.nodes_left else []
     return [(f"fleet: {money}", "default"), *((line, "yellow") for line in troubles)]
 
