@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -131,9 +132,14 @@ def test_a_list_of_many_runs_parses_a_regions_history_once(
     models_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promoted(models_folder, "r1", "r2", "r3", "r4")
-    made: list[str] = []
+    made: list[history.Change] = []
     change = history.Change
-    monkeypatch.setattr(history, "Change", lambda **each: made.append("") or change(**each))
+
+    def make(**each: Any) -> history.Change:
+        made.append(change(**each))
+        return made[-1]
+
+    monkeypatch.setattr(history, "Change", make)
     for run in ("r1", "r2", "r3"):
         assert reason_kept_out({"path": str(models_folder / run)})
     assert len(made) == 4
