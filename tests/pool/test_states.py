@@ -58,11 +58,10 @@ def assert_views_agree(run: Run) -> dict[str, tuple[str, Counter[str]]]:
         words = Counter(trial["state"] for trial in trials if trial["region"] == name)
         assert {word: region[field] for word, field in COUNTS.items() if region[field]} == words
         assert Counter(trial["state"] for trial in reported["trials"]) == words
-        assert reported["status"] == region["stage"]
-        assert reported["stopped"] == region["reason"]
-        assert [reported[word] for word in ("complete", "failed", "running")] == [
-            words[word] for word in ("complete", "failed", "running")
-        ]
+        changing = {"best", "running_trials", "seconds_left", "usd"}
+        assert {key: reported[key] for key in region.keys() - changing} == {
+            key: region[key] for key in region.keys() - changing
+        }
         over = f"{words['complete'] + words['failed'] + words['pruned']}/{region['budget']}"
         row = next(line.split() for line in page.splitlines() if line.split()[:1] == [name])
         assert row[1] == region["stage"]

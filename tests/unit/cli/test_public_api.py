@@ -335,6 +335,7 @@ ALLOWED = {
         "spelling",
         "spread",
         "restart_after_update",
+        "wall_clock",
     },
     "infra": {
         "infra",

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from trialfleet.errors import InputError
-from trialfleet.files import read_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.models import latest as latest_module
 from trialfleet.workflows.control.models.latest import current_runs, promote, rollback
@@ -128,24 +128,24 @@ def test_a_replaced_model_is_known_with_the_run_that_replaced_it(
     assert why("r1") == "the model of r2 was made current: promote by anna"
 
 
-def test_a_history_is_read_again_only_after_a_change(
+def test_a_list_of_many_runs_parses_a_regions_history_once(
     models_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a list of a year's runs would read each region's year with each run."""
-    promoted(models_folder, "r1", "r2", "r3")
-    read: list[Path] = []
+    promoted(models_folder, "r1", "r2", "r3", "r4")
+    made: list[history.Change] = []
+    change = history.Change
 
-    def count(file: Path) -> object:
-        read.append(file)
-        return read_json(file)
+    def make(**each: Any) -> history.Change:
+        made.append(change(**each))
+        return made[-1]
 
-    monkeypatch.setattr(history, "read_json", count)
-    for run in ("r1", "r2") * 2:
+    monkeypatch.setattr(history, "Change", make)
+    for run in ("r1", "r2", "r3"):
         assert reason_kept_out({"path": str(models_folder / run)})
-    assert len(read) <= 1
-    for run in ("r2", "r1"):
-        promote(models_folder / run)
-        assert changes(models_folder / "latest")[-1].run == run
+    assert len(made) == 4
+    assert [each.run for each in changes(models_folder / "latest")] == ["r1", "r2", "r3", "r4"]
+    rollback(models_folder)
+    assert changes(models_folder / "latest")[-1].by == "rollback"
 
 
 def test_models_shows_rolled_back_models_with_person_and_reason(

@@ -15,13 +15,15 @@ from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from trialfleet.files import write_json
 from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.failed_attempts import Cause
+from trialfleet.workflows.facts.runs.spending import Spending
 from trialfleet.workflows.formatting import NOTHING
 from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.serve.current_models import Champion
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
 from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader
 from trialfleet.workflows.views.serve.region_and_trial_pages import region_page
-from trialfleet.workflows.views.serve.run_page import age_text, build_tile, header
+from trialfleet.workflows.views.serve.run_page import age_text, build_tile, header, list_concerns
 
 pytestmark = pytest.mark.slow
 
@@ -160,3 +162,22 @@ def test_the_page_shows_the_cost_of_a_run_on_machines_with_a_price(run: StoredRu
 def test_a_model_is_as_new_as_its_data(as_of: datetime | None, text: str) -> None:
     champion = Champion(run="r0", as_of=as_of, created=NOW, metrics={})
     assert age_text(champion, NOW + timedelta(minutes=10)) == text
+
+
+def test_a_tile_says_that_attempts_fail_rather_than_a_warning_about_its_data(
+    run: StoredRun,
+) -> None:
+    snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).read()
+    cause = Cause(error="KeyError: 'x'", attempts=2, of=3, log="/log")
+    region = replace(snapshot.run.status.regions[0], done=0, cause=cause, checks="few rows")
+    assert build_tile(snapshot, region).why == "2 of 3 failed attempts: KeyError: 'x'"
+    assert build_tile(snapshot, replace(region, done=1)).why == "few rows"
+
+
+def test_the_page_says_whose_trouble_ends_the_money_or_the_nodes(run: StoredRun) -> None:
+    snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).read()
+    silent = "the fleet's autoscaler: has not reported since 04:50 UTC"
+    money = Spending(spent=1.0, cap=1.0, left=0.0, reserve=0.0, ended="spent", trouble=silent)
+    status = replace(snapshot.run.status, money=money, notice=None)
+    concerns = list_concerns(replace(snapshot, run=replace(snapshot.run, status=status)))
+    assert [one.why for one in concerns][:2] == ["spent", silent]

@@ -86,7 +86,7 @@ def reason_kept_out(published: Mapping[str, Any]) -> str | None:
     """
     path, why = Path(published["path"]), published.get("not_latest")
     link = path.parent / LATEST
-    if link.resolve() == path.resolve():
+    if history.current_run(link) == path.name:
         return None
     change = history.last_move(link, path.name)
     if change and change.previous == path.name and change.by in history.BY_A_PERSON:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from trialfleet.files import read_json, sync, unless_damaged
+from trialfleet.files import parse_json, read_regular, sync, unless_damaged
 from trialfleet.workflows.formatting import local_time
 
 HISTORY = ".history.json"
@@ -66,7 +66,7 @@ def changes(link: Path) -> list[Change]:
     `hand`.
     """
     history, current = link.parent / HISTORY, current_run(link)
-    found = [*_read_stored(history, unless_damaged(lambda: _stamp(history), None))]
+    found = list(unless_damaged(lambda: _parse(read_regular(history)), ()))
     if found and current == found[-1].previous != found[-1].run:
         found.pop()  # the process was killed before the change
     if current is not None and (not found or found[-1].run != current):
@@ -75,20 +75,14 @@ def changes(link: Path) -> list[Change]:
     return found
 
 
-def _stamp(history: Path) -> tuple[int, int, int]:
-    stat = history.stat()
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-@lru_cache(maxsize=1 << 9)  # a list of runs asks for the same region's history with each run
-def _read_stored(history: Path, _changed: object) -> list[Change]:
-    return unless_damaged(lambda: [Change(**each) for each in read_json(history)["changes"]], [])
+@lru_cache(maxsize=1 << 9)  # a list of runs needs the history of a region for each of its models
+def _parse(content: bytes) -> tuple[Change, ...]:
+    return tuple(Change(**each) for each in parse_json(content.decode())["changes"])
 
 
 def last_move(link: Path, run: str) -> Change | None:
     """Return the last change that made a run's model current or replaced it; None if unknown."""
-    own = [change for change in changes(link) if run in {change.run, change.previous}]
-    return own[-1] if own else None
+    return next((each for each in changes(link)[::-1] if run in {each.run, each.previous}), None)
 
 
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
@@ -105,7 +99,8 @@ def current_run(link: Path) -> str | None:
     if not link.is_symlink():
         return None
     target = link.parent / link.readlink()
-    return target.name if target.parent.resolve() == link.parent.resolve() else None
+    is_inside = target.parent == link.parent or target.parent.resolve() == link.parent.resolve()
+    return target.name if is_inside else None
 
 
 def _account() -> str:

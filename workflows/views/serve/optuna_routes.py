@@ -27,8 +27,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError
-from trialfleet.untrusted_files import file_stamp
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.study.frozen import load_frozen
@@ -126,7 +126,8 @@ class StudyCopy:
                 return
             self._looked = time.monotonic()
             source = self._source.resolve()
-            now = [file_stamp(source), file_stamp(source.with_name(f"{source.name}-wal"))]
+            wal = source.with_name(f"{source.name}-wal")
+            now = [*map(untrusted_files.file_stamp, (source, wal))]
             if not source.exists() or now == self._seen:
                 return
             copy_sqlite(self._source, self.path)

@@ -194,7 +194,7 @@ def age_text(champion: Champion, now: datetime) -> str:
 
 def _concern_reason(region: RegionStatus) -> str:
     attempts = str(region.cause).partition(SEE)[0] if region.cause and not region.done else ""
-    known = (region.reason, region.model_note, *region.warnings, attempts)
+    known = (region.reason, region.model_note, attempts, *region.warnings)
     return next(filter(None, known), "")
 
 
@@ -211,8 +211,8 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
     status = snapshot.run.status
     answers = WhyAnswers(snapshot.kept, str(snapshot.folder.root))
     found = [Concern(why=status.notice)] if status.notice else []
-    if status.money and (status.money.trouble or status.money.ended):
-        found.append(Concern(why=status.money.ended or status.money.trouble or ""))
+    if money := status.money:
+        found += [Concern(why=why) for why in (money.ended, money.trouble) if why]
     absent, unknown = _not_in_run(snapshot)
     found += [Concern(why=absence_text(one)) for one in absent]
     found += [Concern(why=unknown)] if unknown else []
