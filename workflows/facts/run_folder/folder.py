@@ -17,9 +17,10 @@ FAILING = "failing.json"
 def path_property(name: str, *, parent: str = "root") -> cached_property[Path]:
     """Return a property of a folder's class: the path of the file `name`.
 
-    `parent` is the name of the attribute with the path of the file's folder.
+    `parent` is the name of the attribute with the path of the file's folder. In `name`, {} stands
+    for the name of the folder `root`.
     """
-    return cached_property(lambda folder: getattr(folder, parent) / name)
+    return cached_property(lambda folder: getattr(folder, parent) / name.format(folder.root.name))
 
 
 def note_path(log: Path) -> Path:
