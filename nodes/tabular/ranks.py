@@ -200,6 +200,7 @@ def launch(count: int) -> NoReturn:
             codes[rank] = os.waitstatus_to_exitcode(os.waitpid(ended.si_pid, 0)[1])
             if codes[rank] not in TOGETHER:
                 send(signal.SIGKILL)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to save, even at the exit
         if trial.EXIT_REJECTED in codes.values():
             sys.exit(trial.EXIT_REJECTED)
         if (done := Path(folder, CODE)).exists():

@@ -93,10 +93,13 @@ def _types(
     aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None
 ) -> dict[str, list[InstanceType]]:
     if fleet is not None:
-        found = instance_types.resolve_everywhere(aws, fleet)
+        # A type that the fleet lists need not be in the requested regions, if it is in the fleet's.
+        everywhere = [*dict.fromkeys((*aws_regions, *fleet.aws_regions))]
+        wide = fleet.model_copy(update={"aws_regions": everywhere})
+        found = instance_types.resolve_everywhere(aws, wide)
     else:
         found = {at: instance_types.list_sold(aws, at) for at in aws_regions}
-    return {at: [kind for kind in kinds if kind.gpus] for at, kinds in found.items()}
+    return {at: [kind for kind in found[at] if kind.gpus] for at in aws_regions}
 
 
 def _read_price_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:

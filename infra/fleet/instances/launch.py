@@ -344,18 +344,18 @@ class _Order:
     def _wait_until_listed(self, request: FleetRequest) -> list[Instance]:
         """Return the instances of an earlier request of this name, once AWS lists them.
 
-        AWS may have started fewer than `count`, or none. So the wait ends when their number no
-        longer grows, or after a few seconds without any: the next request comes later.
+        AWS may list them one after another, and may have started fewer than `count`, or none. So
+        the wait for all of them lasts a few seconds.
         """
         made: list[Instance] = []
 
-        def settled() -> bool:
+        def are_listed() -> bool:
             nonlocal made
-            before, found = len(made), inventory.instances(self.aws, self.fleet)
+            found = inventory.instances(self.aws, self.fleet)
             made = [one for one in found if one.launch == request.name]
-            return len(made) >= request.count or 0 < before == len(made)
+            return len(made) >= request.count
 
-        retries.wait_for(settled, SOON)
+        retries.wait_for(are_listed, SOON)
         return made
 
     def _new_instance(self, id_: str, pool: Candidate, name: str) -> Instance:

@@ -10,6 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account
+from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.choice import instance_types
+from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import InstanceType
 from trialfleet.workflows.cli.main import main
 
 FLEET = f"name: f\naws_regions: [{HOME}]\nami: {IMAGE}\n"
@@ -69,6 +73,21 @@ def test_the_option_aws_region_lists_all_gpu_types_of_the_regions(cloud: Account
     assert all(one["type"]["gpus"] for one in found.values())
     (only_away,) = [one for one in found.values() if one["name"] == "p4de.24xlarge"]
     assert (only_away["aws_regions"], only_away["others"]) == ([AWAY], [HOME])
+
+
+def test_a_fleets_types_are_looked_up_in_other_regions_than_the_fleets(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = instance_types.resolve
+
+    def sold(aws: Aws, fleet: Fleet, at: str) -> list[InstanceType]:
+        return [one for one in resolve(aws, fleet, at) if at == AWAY or one.gpu != "A100"]
+
+    monkeypatch.setattr(instance_types, "resolve", sold)
+    Path("fleet.yaml").write_text(f"{FLEET}instance_types: [g5.xlarge, p4de.24xlarge]\n")
+    found = listed("fleet.yaml", "--aws-region", AWAY)
+    assert found["p4de.24xlarge"]["aws_regions"] == [AWAY]
+    assert found["g5.xlarge"]["zone"].startswith(AWAY)
 
 
 def test_the_shipped_prices_are_shown_with_a_notice_without_credentials(

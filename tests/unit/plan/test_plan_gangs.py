@@ -82,13 +82,18 @@ def test_a_gangs_job_waits_for_another_slot_after_a_machines_fault(place: Path) 
     assert leaves == {0: True, 1: True, 64: True, 75: True, 86: False, 87: False}
 
 
+FAULTY = {"ExitCode": 87, "LastRemoteHost": "slot1_2@a.b"}
+
+
 @pytest.mark.parametrize(
     ("left", "machine", "may_run"),
     [
         ({}, "a.b", True),
         ({"ExitCode": 86, "LastRemoteHost": "slot1_2@a.b"}, "a.b", True),
-        ({"ExitCode": 87, "LastRemoteHost": "slot1_2@a.b"}, "a.b", False),
-        ({"ExitCode": 87, "LastRemoteHost": "slot1_2@a.b"}, "c.b", True),
+        (FAULTY, "a.b", False),
+        (FAULTY, "c.b", True),
+        ({**FAULTY, "JobCurrentStartDate": 5, "LastVacateTime": 4}, "a.b", False),
+        ({**FAULTY, "JobCurrentStartDate": 5, "LastVacateTime": 6}, "a.b", True),  # it was lost
     ],
 )
 def test_a_gangs_job_does_not_return_to_a_machine_with_a_fault(

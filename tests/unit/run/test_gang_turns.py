@@ -17,12 +17,14 @@ from trialfleet import Run
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member, state_file_name
 from trialfleet.nodes.gang.packages import RESULT, Package
+from trialfleet.workflows.control.gang import keeper
 from trialfleet.workflows.control.gang.keeper import Keeper
 from trialfleet.workflows.control.scripts.script_requests import ScriptRequests
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import DONE, FORM, RUN, Roster
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.rules.gang_decision import MACHINE_FAULT
 
 pytestmark = pytest.mark.slow
 NODE = "A.l1"
@@ -183,3 +185,18 @@ def test_a_trial_that_its_ranks_could_not_train_is_tried_again_by_other_jobs(gan
     assert (gang.roster.state, gang.roster.trial) == (RUN, "A.l1.t01")
     gang.ends(0.5)
     assert gang.run.trials()[0].attempts == 2
+
+
+@pytest.mark.parametrize("vacated", [0, 6])
+def test_a_job_that_lost_its_machine_after_an_earlier_fault_may_wait_for_another(
+    gang: Gang, monkeypatch: pytest.MonkeyPatch, vacated: int
+) -> None:
+    """HTCondor keeps the exit code 87 of the earlier machine while the job runs elsewhere."""
+    removed: list[str] = []
+    monkeypatch.setattr(keeper, "_remove", lambda _cluster, _procs, why: removed.append(why))
+    gang.submit()
+    gang.take_turns()
+    waits = {"JobStatus": 1, "EnteredCurrentStatus": 7, "ExitCode": 87, "JobCurrentStartDate": 5}
+    ads = [gang._ad(0), {**gang._ad(1), **waits, "LastVacateTime": vacated}]
+    Keeper(gang.folder)._keep(gang.cluster, ads)
+    assert [why.startswith(MACHINE_FAULT) for why in removed] == ([] if vacated else [True])

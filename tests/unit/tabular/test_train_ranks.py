@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -184,3 +186,32 @@ def test_a_rank_that_is_killed_is_named_and_not_the_one_that_misses_it(sandbox: 
     code, output = run(sandbox, "killed.py")
     assert code == 1
     assert "rank 1 of 2 failed with exit code -9" in output
+
+
+# The launching process gets SIGTERM while Python ends it.
+ENDING = """\
+import os, sys
+from trialfleet.nodes.tabular import ranks
+
+
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid()):
+        kill(pid, 15)
+
+
+def main():
+    if not ranks.is_rank():
+        global late
+        late = Late()
+        ranks.launch(2)
+    sys.exit(85)
+
+
+ranks.run(main)
+"""
+
+
+def test_a_signal_to_the_launching_process_at_its_exit_changes_no_code(tmp_path: Path) -> None:
+    program = tmp_path / "ending.py"
+    program.write_text(ENDING)
+    assert subprocess.run([sys.executable, program], check=False).returncode == 85

@@ -62,6 +62,7 @@ _PROJECTION = [
     "HoldReasonCode",
     "ExitCode",
     "LastRemoteHost",
+    "LastVacateTime",
     "EnteredCurrentStatus",
     "TrialfleetNode",
     "TrialfleetRegion",
@@ -158,6 +159,8 @@ class Keeper:
         since = since if said == previous else now
         self._heard[job] = said, since
         quiet = now - since
+        # If the job has lost its last machine, HTCondor keeps the exit code of an earlier one.
+        is_lost = ad.get("LastVacateTime", 0) >= ad.get("JobCurrentStartDate", 1)
         return Job(
             proc=ad["ProcId"],
             status=ad["JobStatus"],
@@ -167,7 +170,7 @@ class Keeper:
             quiet_for=quiet,
             running_for=max(0.0, time.time() - ad.get("EnteredCurrentStatus", 0)),
             hold_code=ad.get("HoldReasonCode"),
-            exit_code=ad.get("ExitCode"),
+            exit_code=None if is_lost else ad.get("ExitCode"),
         )
 
 
