@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 WINDOW = timedelta(minutes=10)  # period in which a repeated request has the same name
-SOON = retries.SOON[:3]  # seconds between looks for the instances of an earlier request
 TWICE = "IdempotentParameterMismatch"
 # AWS's codes for a pool without room or a limit; another type or zone may work.
 UNAVAILABLE = {
@@ -344,8 +343,8 @@ class _Order:
     def _wait_until_listed(self, request: FleetRequest) -> list[Instance]:
         """Return the instances of an earlier request of this name, once AWS lists them.
 
-        AWS may list them one after another, and may have started fewer than `count`, or none. So
-        the wait for all of them lasts a few seconds.
+        AWS may list them one after another. If it started fewer than `count`, the wait lasts until
+        it must list all: otherwise they would be bought twice.
         """
         made: list[Instance] = []
 
@@ -355,7 +354,7 @@ class _Order:
             made = [one for one in found if one.launch == request.name]
             return len(made) >= request.count
 
-        retries.wait_for(are_listed, SOON)
+        retries.wait_for(are_listed)
         return made
 
     def _new_instance(self, id_: str, pool: Candidate, name: str) -> Instance:
