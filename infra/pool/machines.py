@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from trialfleet.slots import is_data_slot, is_held, runs_job
@@ -25,6 +25,7 @@ ATTRIBUTES = [
 ]
 # Families of EC2's types with NVIDIA GPUs: g5.xlarge, gr6.4xlarge, p4d.24xlarge; g4ad has AMD's.
 _EC2_GPU_TYPE = re.compile(r"(g|gr|p)[0-9](?!ad)")
+LONGEST_PROBE = timedelta(minutes=5)  # of an idle machine; a probe ends within two
 OFFERING_NOTHING = {"Owner", "Drained"}  # states of a slot that takes no jobs
 Ad = Mapping[str, Any]
 State = Literal["well", "probing", "sick", "draining"]
@@ -160,22 +161,27 @@ class Machine:
         """True if HTCondor found GPUs, or if the machine is of an EC2 type that has some."""
         return self.total.gpus > 0 or ec2_type_has_gpus(self.instance_type)
 
-    def is_sick(self) -> bool:
-        """Return whether the GPU probe found no healthy GPU on a machine that should have one."""
-        return self.is_gpu_machine and self.healthy is False
+    def is_sick(self, now: datetime | None = None) -> bool:
+        """Return whether the GPU probe found no healthy GPU on a machine that should have one.
 
-    def state(self) -> State:
-        """Return the machine's state.
-
-        It is probing until its first probe has ended, but only in a fleet: others may have no
-        probe.
+        A first probe that takes too long has failed. `now` is by default the present time.
         """
+        since = self.idle_since if self._awaits_probe else None
+        is_late = since is not None and (now or datetime.now(UTC)) - since >= LONGEST_PROBE
+        return is_late or (self.is_gpu_machine and self.healthy is False)
+
+    def state(self, now: datetime | None = None) -> State:
+        """Return the machine's state; `now` is by default the present time."""
         if self.draining:
             return "draining"
-        if self.is_sick():
+        if self.is_sick(now):
             return "sick"
-        is_unprobed = self.healthy is None and self.instance != ""
-        return "probing" if is_unprobed and self.is_gpu_machine else "well"
+        return "probing" if self._awaits_probe else "well"
+
+    @property
+    def _awaits_probe(self) -> bool:
+        """True until the first probe's end, but only in a fleet: others may have no probe."""
+        return self.is_gpu_machine and self.healthy is None and self.instance != ""
 
     def explanation(self) -> str:
         """Return why the machine is in its state, or why GPUs get no trials, or an empty text."""

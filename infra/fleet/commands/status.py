@@ -17,7 +17,6 @@ from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.scaling.cost_record import updated_record
 from trialfleet.infra.fleet.scaling.last_report import current_report
-from trialfleet.infra.fleet.scaling.scaling_decision import probed_state
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
@@ -61,7 +60,7 @@ class NodeStatus:
             return "ended" if self.instance.state == "terminated" else "ending"
         if self.instance.state != "running" or self.machine is None:
             return "asked" if self.instance.state == "pending" else "booted"
-        state = probed_state(self.machine, self.at)
+        state = self.machine.state(self.at)
         return "joined" if state == "well" else state
 
     @property

@@ -17,10 +17,9 @@ from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 from trialfleet.infra.fleet.spec.limits import Limits, run_cap_reached
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
-from trialfleet.infra.pool.machines import OURS, Machine, Resources, State
+from trialfleet.infra.pool.machines import OURS, Machine, Resources
 
 SILENT_MINUTES = 5.0  # a node that the pool has not seen for this time counts as lost
-PROBE_MINUTES = 5.0  # a probe ends within two; a GPU without a result after this time is sick
 MATCH_MINUTES = 5.0  # trials that waited this long don't match a node that was free this long
 Phase = Literal[
     "coming",  # launched; not yet in the pool, or its GPU is being probed for the first time
@@ -181,14 +180,7 @@ def _phase_in_pool(node: Machine, limits: Limits, now: datetime) -> Phase:
         long_ago = _minutes(node.idle_since, now) >= limits.idle_minutes
         return "drained" if long_ago or node.drain_reason.startswith(OURS) else "withdrawn"
     phases: dict[str, Phase] = {"probing": "coming", "sick": "sick"}
-    return phases.get(probed_state(node, now), "idle")
-
-
-def probed_state(node: Machine, now: datetime) -> State:
-    """Return the machine's state. A first probe that takes too long has failed."""
-    state, since = node.state(), node.idle_since
-    is_late = since is not None and _minutes(since, now) >= PROBE_MINUTES
-    return "sick" if state == "probing" and is_late else state
+    return phases.get(node.state(now), "idle")
 
 
 class _Fleet:
@@ -217,7 +209,7 @@ class _Fleet:
         return {
             node.id: node.machine.free if node.machine else node.room
             for node in usable
-            if node.machine is None or not node.machine.is_sick()
+            if node.machine is None or not node.machine.is_sick(self.now)
         }
 
     def release_order(self) -> list[Node]:
