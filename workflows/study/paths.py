@@ -171,9 +171,10 @@ def _content_fault(path: str) -> str:
         return "has a name that is not UTF-8; rename it"
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - it takes half the time
-    except OSError:
-        is_link = os.path.islink(path)  # noqa: PTH114
-        return "is a link to a file that does not exist; remove it" if is_link else "can't be read"
+    except FileNotFoundError:
+        return "is a link to a file that does not exist; remove it"
+    except OSError as error:
+        return f"can't be read: {error.strerror}"
     if stat.S_ISDIR(mode) and os.path.islink(path):  # noqa: PTH114
         advice = "name the folder itself, or put a copy in the link's place"
         return f"is a link to a folder, which HTCondor does not transfer; {advice}"

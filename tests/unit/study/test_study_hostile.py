@@ -125,6 +125,14 @@ def test_data_with_a_link_without_a_target_is_refused(folder: Path) -> None:
     assert f"{str(link)!r} is a link to a file that does not exist; remove it" in message
 
 
+def test_data_with_a_link_to_itself_is_not_said_to_lack_its_target(folder: Path) -> None:
+    link = folder / "data" / "loop"
+    link.parent.mkdir()
+    link.symlink_to(link)
+    message = error_of(folder, f"{MINIMAL}data: data\n")
+    assert message.endswith(f"{str(link)!r} can't be read: Too many levels of symbolic links")
+
+
 def test_files_that_a_writer_renames_meanwhile_are_no_fault(folder: Path) -> None:
     (folder / "data").mkdir()
     ends = threading.Event()
