@@ -217,9 +217,8 @@ def test_throttled_calls_are_not_made_again_node_by_node() -> None:
     with three_regions(5) as here:
         for operation in OPERATIONS:
             here.account.faults.refuse(operation, "RequestLimitExceeded", status=503)
-        scaler = here.autoscaler("r1")
-        with pytest.raises(FleetError, match="RequestLimitExceeded"):
-            scaler.step()
+        notes = here.autoscaler("r1").step().notes
+        assert len([note for note in notes if "RequestLimitExceeded" in note]) == 3, notes
         here.account.faults.reset()
         nodes = here.living()
         here.account.faults.refuse("TerminateInstances", "RequestLimitExceeded", status=503)
