@@ -41,7 +41,7 @@ class ReportedEnd:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> ReportedEnd:
-        """Return how a trial ended, from the content of the agent's message. Raises an error of `_NONE`."""
+        """Return how a trial ended, from the agent's message. Raises an error of `_NONE`."""
         return ReportedEnd(
             code=int(plain.get("code") or 0),
             cpu_seconds=amount(plain.get("cpu_seconds")),

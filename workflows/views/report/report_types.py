@@ -3,8 +3,8 @@
 `Report.to_json` returns the content of report.json: first `"schema": 3`, then the fields of
 `Report` by their names. Regions also have the fields that they have in `trialfleet status --json`,
 but `running_trials` is empty; and trials have those of `trialfleet trials --json`. The run's times
-are texts in ISO 8601 (UTC), and durations are in seconds. All numbers are finite, and unknown values are null. A positive gain means
-that tuning helped, for either direction of the metric.
+are texts in ISO 8601 (UTC), and durations are in seconds. All numbers are finite, and unknown
+values are null. A positive gain means that tuning helped, for either direction of the metric.
 """
 
 from __future__ import annotations
