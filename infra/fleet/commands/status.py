@@ -160,9 +160,16 @@ class FleetStatus:
     notices: tuple[str, ...]
 
     def has_settled(self, ids: Set[str]) -> bool:
-        """Return whether each node in `ids` accepts trials, is sick, leaves or has ended."""
-        early = {"asked", "booted", "probing"}
-        return ids <= {node.instance.id for node in self.nodes if node.stage not in early}
+        """Return whether each node in `ids` accepts trials, is sick or late, or leaves or ended."""
+
+        def is_awaited(node: NodeStatus) -> bool:
+            return node.stage in {"asked", "booted"} and not node.is_late
+
+        return ids <= {
+            node.instance.id
+            for node in self.nodes
+            if node.stage != "probing" and not is_awaited(node)
+        }
 
     def unfit_nodes(self, ids: Set[str]) -> list[NodeStatus]:
         """Return the nodes in `ids` that accept no trials, except those that drain on purpose."""

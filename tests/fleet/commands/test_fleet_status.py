@@ -179,6 +179,15 @@ def test_a_first_probe_that_does_not_end_is_a_failed_one(monkeypatch: pytest.Mon
         assert late.has_settled({one}), "`fleet up --wait` ends"
 
 
+def test_a_node_that_never_joins_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_account() as account:
+        (one,) = raised(account, 1)
+        assert not seen(account, monkeypatch, minutes=19).has_settled({one})
+        late = seen(account, monkeypatch, minutes=20)
+        assert late.has_settled({one}), "`fleet up --wait` ends"
+        assert [node.instance.id for node in late.unfit_nodes({one})] == [one]
+
+
 def test_a_sick_gpu_among_others_is_shown_for_a_node_that_takes_trials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
