@@ -451,15 +451,20 @@ def test_a_backfill_of_still_missing_data_begins_no_new_attempt(here: Path) -> N
     assert days._absence_reasons(DAY, ["A", "NO"]) == []
 
 
-def test_a_backfill_of_many_days_requires_a_confirmation(here: Path) -> None:
+def test_a_backfill_of_many_days_requires_a_confirmation(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     days = Days(write(here, TEXT), clock=lambda: NOON)
     first = date(1000, 1, 1)
     with pytest.raises(InputError, match=r"are 375,0\d\d days, more than .*--yes"):
         days.backfill(first, DAY, only_missing=True)
     assert days.journal.attempts() == []
     days.backfill(first, first, only_missing=True)
-    before = DAY - timedelta(days=days_module.MANY_DAYS)
-    assert len(days.backfill(before, DAY, only_missing=True, however_many=True)) == 101
+    monkeypatch.setattr(days_module, "MANY_DAYS", 5)
+    before = DAY - timedelta(days=5)
+    with pytest.raises(InputError, match="are 6 days, more than 5"):
+        days.backfill(before, DAY, only_missing=True)
+    assert len(days.backfill(before, DAY, only_missing=True, however_many=True)) == 6
 
 
 def test_a_backfill_says_how_far_it_is(here: Path) -> None:
