@@ -161,13 +161,20 @@ def _listen(folder: Path) -> Iterator[socket.socket]:
     with listener:
         listener.settimeout(0)
         listener.listen(BACKLOG)
-        ours = path.stat().st_ino
+        ours = _inode(path)
         try:
             yield listener
         finally:
-            with suppress(FileNotFoundError):
-                if path.stat().st_ino == ours:
-                    path.unlink()
+            if ours and _inode(path) == ours:
+                path.unlink(missing_ok=True)
+
+
+def _inode(path: Path) -> int:
+    """Return the number of the file, or 0 if it can't be read."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
 
 
 class _Loop:
@@ -180,7 +187,7 @@ class _Loop:
         idle_timeout: float | None,
     ) -> None:
         self._path = folder / SOCKET
-        self._inode = self._path.stat().st_ino
+        self._inode = _inode(self._path)
         self._handler = handler
         self._stop = stop
         self._idle_timeout = idle_timeout
@@ -249,9 +256,8 @@ class _Loop:
         return True
 
     def _is_reachable(self) -> bool:
-        with suppress(OSError):
-            if self._path.stat().st_ino == self._inode:
-                return True
+        if self._inode and _inode(self._path) == self._inode:
+            return True
         log.warning("%s is gone: ending, so that a client can start another service", self._path)
         return False
 
