@@ -62,8 +62,8 @@ def test_the_study_or_the_path_is_named_where_the_run_alone_is_not_enough(
     commands = [shorten_promote(f"next: trialfleet promote {model}") for model in models]
     assert commands == [f"next: trialfleet promote {study}/r1/A" for study in ("one", "two")]
     assert shorten_promote(f"trialfleet promote {shlex.quote(str(spaced))}; x").startswith(
-        "trialfleet promote 'three/r1/New York'"
-    )
+        "trialfleet promote 'r1/New York'"
+    ), "of the studies with a run r1, one has this region"
     elsewhere = work / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
