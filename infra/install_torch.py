@@ -1,10 +1,11 @@
 """Install torch in the version that a file pins, in the build that suits this machine.
 
-python infra/install_torch.py constraints.txt
+    python infra/install_torch.py constraints.txt
 
-uv takes the build for the NVIDIA driver here, or for CPUs, from PyTorch's own index. If uv fails,
-for example because that index is unreachable, pip takes torch from its usual index (PyPI has the
-build for CUDA). Both must be in the environment of that `python`, which gets torch.
+Torch is installed into the environment of that `python`, which must have uv and pip. uv takes a
+build from PyTorch's own index: the build for the NVIDIA driver here, or the build for CPUs if there
+is no driver. If uv fails, for example because that index is unreachable, pip installs torch from
+pip's usual index. PyPI has the build for CUDA.
 """
 
 from __future__ import annotations

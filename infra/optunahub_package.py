@@ -1,9 +1,10 @@
 """Write RegionSampler as a package for OptunaHub's registry, independent of trialfleet.
 
-python infra/optunahub_package.py into build/optunahub/package/samplers/region_gp
+    python infra/optunahub_package.py    into build/optunahub/package/samplers/region_gp
 
-The sampler's module and all that it imports of trialfleet are copied, with relative imports, and
-formatted by the registry's rules. All other files are rendered from templates.
+The sampler's module is copied, with all trialfleet modules that it needs. Imports among the
+copies become relative, and ruff formats the copies by the registry's rules. All other files are
+rendered from templates.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     python infra/release.py            build into dist/, try the wheel outside this clone
     python infra/release.py --tag      the same, then the tag vX.Y.Z on HEAD
 
-CHANGELOG.md must have a section for the version in pyproject.toml. Nothing is uploaded, and no tag
-is pushed. The program needs git and the extra `test`. If a step fails, it prints an error and exits
-with 2. dist/ is changed only after all checks, and the tag is made last.
+The version is read from pyproject.toml. CHANGELOG.md must have a section for this version.
+Nothing is uploaded, and no tag is pushed. The program needs git and the extra `test`. If a step
+fails or finds a fault, the program prints an error and exits with 2. dist/ is changed only after
+all checks, and the tag is made last.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def main() -> None:
 def release(*, demo: bool, tag: bool, borrow: bool) -> None:
     """Build and check the wheel and the sdist, and try the wheel. ReleaseError if a step fails.
 
-    With `demo`, the demo's study is run, with `tag`, the commit is tagged, and with `borrow`, the
-    wheel is tried with the packages of this Python.
+    With `demo`, the demo's study is also run. With `tag`, the commit is tagged. With `borrow`, the
+    wheel is tried with the packages of this Python, and none are downloaded.
     """
     version = declared_version()
     check_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version, dated=tag)

@@ -62,10 +62,11 @@ class RegionStudy:
         previous: PreviousTasks | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Load the study `name`, or create it. TrialfleetError if its direction is another one.
+        """Load the study `name`, or create it if the database lacks it.
 
-        Every later `RegionStudy` of this `name` must have the same `space` and `previous`, the
-        results of earlier runs. `now` returns the time in Unix seconds.
+        `previous` has the results of earlier runs. Every later `RegionStudy` of this `name` must
+        have the same `space` and `previous`. `now` returns the time in Unix seconds.
+        TrialfleetError if the stored study's direction is not that of `settings`.
         """
         self.name = name
         self._storage = storage
@@ -79,9 +80,10 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return the trial of the DAG node `node`, or a refusal if it is finished.
+        """Return the trial of the DAG node `node`, or a refusal.
 
-        If `node` has no trial yet, the call creates one, unless no further trial may begin.
+        If `node` has no trial yet, the call creates one, unless no further trial may begin. If the
+        trial of `node` is finished, the result is a refusal.
         """
         with self._storage_errors():
             known = self._find(node)
@@ -113,9 +115,10 @@ class RegionStudy:
         )
 
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
-        """Record the outcome of the trial of `node` with `execution`, unless it has one already.
+        """Record the outcome of the trial of `node`, unless an outcome is already recorded.
 
-        If `node` has no trial, `Abandoned` is ignored, and any other outcome a TrialfleetError.
+        `execution` is stored with the outcome. If `node` has no trial, the outcome `Abandoned` is
+        ignored, and any other outcome raises TrialfleetError.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -150,8 +153,9 @@ class RegionStudy:
     ) -> dict[str, dict[str, str]]:
         """Record why an attempt at a node's trial failed. Return the trial's failures by attempt.
 
-        `more` becomes a part of the record. Nothing is recorded if the trial is missing or has an
-        outcome, a failure of the same job (`more["job"]`), or the same error of this attempt.
+        `more` becomes a part of the record. Nothing is recorded if the trial does not exist or has
+        an outcome. Only the first failure of a job (`more["job"]`) is recorded. If an attempt fails
+        again with the same error, nothing is recorded.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -199,7 +203,10 @@ class RegionStudy:
         return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
-        """Compute the next parameters in advance, for a fast `ask`. Return whether it did."""
+        """Compute the next trial's parameters in advance. Return whether anything was computed.
+
+        This makes the next `ask` faster, and changes no result.
+        """
         with self._storage_errors():
             before = self._ahead
             if self._trials() and not self.refusal():
@@ -231,8 +238,9 @@ class RegionStudy:
     def _unique_trials(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
         """Return one trial of each DAG node, and set the node's other running trials to PRUNED.
 
-        The result has a finished trial or else the oldest. A node has two trials if another manager
-        took over the run after this one had checked the owner, but before it stored its trial.
+        If a node has several trials, the result has a finished one or, if none is finished, the
+        oldest. A node has two trials if another manager takes over the run after this manager has
+        checked the owner, but before it stores its trial.
         """
         kept: dict[str, FrozenTrial] = {}
         for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):

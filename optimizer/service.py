@@ -53,7 +53,10 @@ class Reply:
 
 
 class Handler(Protocol):
-    """The service's work. One thread calls all methods."""
+    """The service's work: it answers requests and jobs' messages, and works in the background.
+
+    One thread calls all methods.
+    """
 
     def handle(self, words: list[str]) -> Reply:
         """Answer a request. A repeated request must have no further effect."""
@@ -82,18 +85,22 @@ def serve(
     idle_timeout: float | None,
     wait_for_lock: bool,
 ) -> None:
-    """Run the service of the run's `folder` until a signal arrives, or its socket's file is gone.
+    """Run the service of the run's `folder` until a signal arrives or the service is idle.
 
-    It also ends after `idle_timeout` seconds without a request or a message of a job, if this is
-    not None, and `Handler.is_watching` is False. After an update of trialfleet, the process
-    restarts itself.
+    The service is idle after `idle_timeout` seconds without a request or a message of a job. It is
+    never idle if `idle_timeout` is None, or while `Handler.is_watching` returns True. The service
+    also ends if its socket's file is removed. After an update of trialfleet, the process restarts
+    itself.
 
-    Call `serve` from a process's main thread, because it handles SIGTERM and SIGINT. It logs to
-    stderr. If another service holds the lock, it waits if `wait_for_lock`, else returns at once.
-    `make_handler` may import slowly, and is called once the lock is held.
+    Call `serve` from the main thread of a separate process, because `serve` handles SIGTERM and
+    SIGINT. It logs to stderr. `make_handler` is called only once the lock is held, because it may
+    import slowly. If another service holds the lock, `serve` waits for the lock if `wait_for_lock`
+    is true, and otherwise returns at once.
 
-    OSError if the folder is missing or not writable. SystemExit with code 75 (try again later) if
-    `make_handler` raised an OptimizerError, and with 0 if a signal arrived before it listened.
+    Raises:
+        OSError: the folder is missing or not writable.
+        SystemExit: with exit code 75 (try again later), if `make_handler` raised an OptimizerError;
+            with exit code 0, if a signal arrived before the service listened.
     """
     log_in_utc("%(process)d %(levelname)s %(message)s")
     # more threads do not help the sampler; set before numpy and torch load
@@ -198,7 +205,10 @@ class _Loop:
         self._updates = updates
 
     async def run(self, listener: socket.socket) -> None:
-        """Serve requests. Clients that get no reply repeat theirs to the next service."""
+        """Serve requests until a signal, the idle timeout, or the loss of the socket's file.
+
+        Clients that get no reply repeat their requests to the next service.
+        """
         if (descriptor := self._handler.descriptor) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._notice)
         # start_unix_server of Python 3.13 looks for the socket's file, whose path has gone

@@ -144,8 +144,9 @@ class Attributes(Mapping[str, Any]):
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
     """Return whether a trial was created for a DAG node, and is not a duplicate.
 
-    Trials of other programs lack the attribute `node`. `RegionStudy` sets a duplicate to PRUNED,
-    without the error of an abandoned trial, and without the order of one that was stopped early.
+    Trials of other programs lack the attribute `node`. If two managers store a trial of the same
+    node, `RegionStudy` sets one of the two to PRUNED. Other PRUNED trials have an error, if they
+    were abandoned, or a stop order, if they were stopped early.
     """
     attributes = trial.user_attrs
     is_closed = trial.state == TrialState.PRUNED
@@ -182,8 +183,8 @@ def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
 def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     """Return a reader of a SQLite file, which need not exist yet.
 
-    With `brief`, trials lack their intermediate values, and have only the attributes about their
-    DAG node, job, failures and stop order.
+    With `brief`, trials may lack their intermediate values, and all attributes that are not about
+    their DAG node, their job, their failures or their stop order.
     """
     return _SqliteFile(path, brief=brief)
 

@@ -32,7 +32,7 @@ class Action:
 def perform_all(actions: Iterable[Action], progress: Progress, *, dry_run: bool) -> None:
     """Perform the actions that are not done yet, in order. With `dry_run` only report them.
 
-    PoolError if one fails. The next call then skips those that are done.
+    PoolError if an action fails. The next call then skips the actions that are done.
     """
     for action in actions:
         if action.is_done():
@@ -88,9 +88,9 @@ def command(
 
 
 def run_command(arguments: list[str]) -> str:
-    """Run a command and return its output. If it is apt's, it asks no questions.
+    """Run a command and return its output. If the command is apt's, it asks no questions.
 
-    PoolError, with the end of the output, if the program is missing or fails.
+    PoolError if the program is missing or fails. The message has the end of the output.
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:

@@ -1,6 +1,7 @@
 """The manager's HTCondor configuration, as text, and the accounts that can't run studies.
 
-The same settings always give the same bytes.
+The same settings always give the same bytes. The account that runs studies can't have the name
+`node`, because the nodes' token has this name.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ class ManagerSettings:
 
     Attributes:
         user: the account that runs studies. It has all permissions in the pool.
-        address: the host or IPv4 address at which nodes reach this machine, by default its own.
-        forwarded: True if no interface of this machine has `address`, because EC2 forwards it, for
-            example. Only nodes use it then, and not the manager's daemons.
+        address: the host name or IPv4 address at which nodes reach this machine. If empty, it is
+            the machine's own address.
+        forwarded: True if no interface of this machine has `address`, for example because it is a
+            public address that EC2 forwards. Nodes then use `address`, but the manager's daemons
+            reach each other at the machine's own address.
         port: the one port that all daemons share.
     """
 

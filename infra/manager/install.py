@@ -1,6 +1,7 @@
 """Installation of a pool's manager on a fresh Debian or Ubuntu machine.
 
-Each step skips work that is already done, after a crash or for a change of a setting.
+Each step skips work that is already done. So the installation can be run again after a crash, or to
+change a setting.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def build_settings(
 ) -> ManagerSettings:
     """Return the settings of this machine as a manager. InputError if one is invalid.
 
-    The default user is sudo's caller. An `address` that isn't this machine's is forwarded by a NAT.
+    The default user is sudo's caller. If `address` is not an IPv4 address of this
+    machine, a NAT or a load balancer is assumed to forward it to this machine.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:
@@ -134,7 +136,10 @@ def refuse_where_impossible(target: InstallTarget) -> None:
 
 
 def actions(settings: ManagerSettings, target: InstallTarget, group: int) -> Iterator[Action]:
-    """Yield all actions that make a machine a manager. `group` may read the nodes' token."""
+    """Yield all actions that make a machine a manager, in order.
+
+    `group` is the id of the group that may read the nodes' token.
+    """
     yield from packages(target)
     yield from configuration(settings, target)
     yield from token_actions(target, group)
@@ -230,7 +235,8 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
 def is_fresh(path: Path, key: Path, group: int) -> bool:
     """Return whether the token in the file `path` needs no renewal.
 
-    It must be valid, younger than its key, last for `RENEW_DAYS` days, and have its group and mode.
+    It needs one if it is older than its key or invalid, if it expires within `RENEW_DAYS` days, or
+    if the file's group isn't `group` or its mode isn't `tokens.TOKEN_MODE`.
     """
     try:
         ends = tokens.expiry(path.read_text())

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list[ClassAd]:
-    """Return the slots' ClassAds that satisfy a constraint, with only `attributes` if given."""
+    """Return the ClassAds of the slots that satisfy a ClassAd constraint.
+
+    If `attributes` are given, the ads have only these.
+    """
     return _query("Startd", f"SlotID isnt undefined && ({constraint})", attributes)
 
 

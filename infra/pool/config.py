@@ -23,7 +23,10 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def check_path(what: str, path: Path) -> None:
-    """Raise InputError if HTCondor's configuration can't contain `path`, which `what` names."""
+    """Raise InputError if HTCondor's configuration can't contain `path` as it is.
+
+    The message begins with `what`, a name of the path such as "the pool's folder".
+    """
     text = str(path)
     # $ begins a macro, # and \ are special in some lists, a comma or a double quote splits.
     unusable = re.search(r"[\x00-\x1f\x7f$\\\",]", text)
@@ -37,7 +40,8 @@ def render(
 ) -> str:
     """Return the text of the configuration file of the pool in `folder`.
 
-    `apptainer` is the program for jobs with an image, or None. InputError if a path can't be used.
+    `apptainer` is the program that runs jobs with a container image, or None if it is not
+    installed. InputError if HTCondor can't use one of the paths.
     """
     check_path("the pool's folder", folder)
     check_path("HTCondor's folder", installation.release)

@@ -22,9 +22,14 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 def connect() -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
-    It is the first of the HTCondor that CONDOR_CONFIG names, the default embedded pool if it is up,
-    and the machine's own (only PATH is returned). PoolError if it does not run, which is not
-    checked if CONDOR_CONFIG names an HTCondor that is not an embedded pool.
+    The command uses the first of these:
+
+    - the HTCondor that CONDOR_CONFIG names, if that variable is set
+    - the default embedded pool, if it is up
+    - the machine's own HTCondor. For this one, only PATH is returned.
+
+    PoolError if this HTCondor does not run. This is not checked if CONDOR_CONFIG names an HTCondor
+    that is not an embedded pool.
     """
     if not _kept_seconds:
         return _find_configuration()
@@ -83,7 +88,10 @@ def export_command(pool: Pool) -> str:
 
 
 def named_configuration() -> str:
-    """Return the user's CONDOR_CONFIG, or "". /dev/null, which htcondor2 sets, doesn't count."""
+    """Return the user's CONDOR_CONFIG, or "" if the user has not set it.
+
+    The value /dev/null does not count, because the package htcondor2 sets it.
+    """
     configured = os.environ.get("CONDOR_CONFIG", "")
     return "" if configured == os.devnull else configured
 

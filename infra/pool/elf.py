@@ -1,8 +1,8 @@
 """Changes to unpacked programs, so that they run outside of the system's folders.
 
 A program of a Debian package names its loader by an absolute path (`/lib64/ld-linux…`) and finds
-its libraries in the system's folders. `patchelf` makes a copy use its own ones. Functions raise
-PoolError if it is missing or fails.
+its libraries in the system's folders. `patchelf` makes an unpacked copy use its own loader and C
+library. Functions raise PoolError if `patchelf` is missing or fails.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def embedded_folder(config: str) -> Path | None:
 def meant_folder() -> Path:
     """Return the folder of the pool that a command acts on.
 
-    It is $TRIALFLEET_POOL, else that of CONDOR_CONFIG's embedded pool, else the default one.
+    It is $TRIALFLEET_POOL if that is set. Otherwise, it is the folder of the embedded pool that
+    CONDOR_CONFIG names. If CONDOR_CONFIG names none, it is the default folder.
     """
     named = "" if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG", "")
     return embedded_folder(named) or default_folder()
@@ -101,13 +102,14 @@ class Pool:
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
         """Start the pool unless it is up, and return its status once it takes jobs.
 
-        HTCondor is unpacked if the machine has none. Processes of an earlier start that don't
-        answer within `seconds`, or that lack a condor_master, are first ended as by `down`. The new
-        daemons must answer within `seconds`.
+        HTCondor is unpacked if the machine has none. If an earlier start left processes that don't
+        answer within `seconds`, or that lack a condor_master, they are first ended as by `down`.
+        The new daemons must answer within `seconds`.
 
         Raises:
             InputError: the folder can't be made or used.
-            PoolError: HTCondor can't be unpacked or started, or an old process does not end.
+            PoolError: HTCondor can't be unpacked or started, or an old process does not end. If
+                HTCondor does not start, the message has the end of a log.
         """
         installation, who = find_htcondor(progress), identity()
         found = shutil.which("apptainer")
@@ -129,10 +131,10 @@ class Pool:
             return status
 
     def down(self, progress: Progress = say_nothing, *, grace: float = GRACE) -> None:
-        """End every process of the pool, if any, but keep its job queue.
+        """End every process of the pool, but keep its job queue. Do nothing if the pool is down.
 
         Jobs get SIGTERM, so that they can save a checkpoint. After `grace` seconds all processes
-        are killed. PoolError if one survives.
+        are killed. PoolError if a process survives.
         """
         if not self.folder.is_dir():
             return
@@ -186,7 +188,8 @@ class Pool:
     def environment(self) -> dict[str, str]:
         """Return CONDOR_CONFIG and PATH for programs that use this pool.
 
-        PoolError, as by the `shell…` methods, if the pool was never up.
+        PoolError if the pool was never up. The methods whose names begin with `shell` raise
+        this error, too.
         """
         installation = self._known_installation()
         if installation is None:
@@ -365,7 +368,7 @@ def tail(log: Path) -> str:
 def free_port() -> int:
     """Return a free port, outside of the kernel's usual range for outgoing connections.
 
-    One of these could take the port while the pool restarts.
+    Otherwise an outgoing connection could take the port while the pool restarts.
     """
     while True:
         with socket.socket() as tried, suppress(OSError):

@@ -1,8 +1,8 @@
 """The HTCondor that trialfleet finds or unpacks: the machine's own, or a copy in the user's cache.
 
-The copy is made from Debian's package: PyPI has only HTCondor's Python bindings, and no package
-index its relocatable tarball. Debian's archive is mirrored and signed, and apt finds what the
-daemons need.
+The copy is made from Debian's package, because PyPI has only HTCondor's Python bindings, and no
+package index has HTCondor's relocatable tarball. Debian's archive is mirrored and signed, and apt
+finds the packages that the daemons need.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def extended_path(path: str, installation: Installation) -> str:
 def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None) -> Installation:
     """Return the machine's HTCondor if it is new enough, else a copy in the user's cache.
 
-    A missing copy is unpacked, which downloads about 30 MB, needs 100 MB on disk and takes half a
-    minute. PoolError if that fails.
+    A missing copy is unpacked. This downloads about 30 MB, needs 100 MB on disk and takes half a
+    minute. Other processes that need the copy wait. PoolError if HTCondor can't be unpacked.
     """
     cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
     own = usable_installation()
@@ -155,7 +155,7 @@ def read_version(release: Path) -> str | None:
 def newest_unpacked(cache: Path) -> Installation | None:
     """Return the newest usable copy in `cache`, or None if there is none.
 
-    It must be complete, new enough and still in the folder where it was made.
+    A copy is usable if it is complete, new enough and still in the folder where it was made.
     """
     copies = []
     for note in cache.glob(f"*-{platform.machine()}-r{RECIPE}/installation.json"):
@@ -227,7 +227,10 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
 def plan_from_a_mirror(
     folder: Path, progress: Progress
 ) -> tuple[private_apt.PrivateApt, dict[str, str]]:
-    """Return a `PrivateApt` for the first mirror that has HTCondor, and the packages' versions."""
+    """Return a `PrivateApt` for the first mirror that has HTCondor, and the packages to install.
+
+    The packages map a name to a version. PoolError if no mirror has HTCondor.
+    """
     reasons: list[str] = []
     for number, mirror in enumerate(private_apt.mirrors()):
         apt = private_apt.PrivateApt(
@@ -244,7 +247,10 @@ def plan_from_a_mirror(
 
 
 def make_runnable(usr: Path, final: Path) -> None:
-    """Make the programs in `usr` use the loader and libraries in `final`, its later place."""
+    """Make the programs in `usr` use the loader and the libraries in `final`.
+
+    `final` is the folder to which `usr` will be moved.
+    """
     elf.relocate(
         elf.dynamic_programs([usr / "bin", usr / "sbin", usr / "libexec" / "condor"]),
         loader=final / find_loader(usr).relative_to(usr),

@@ -83,7 +83,8 @@ class RunningTrial:
 class Slot:
     """A slot of a machine.
 
-    A job gets a part of a partitionable slot, as a dynamic slot, and `room` is what is left.
+    A job gets a part of a partitionable slot, as a dynamic slot. The `room` of the partitionable
+    slot is what is left.
     """
 
     name: str
@@ -103,18 +104,22 @@ class Machine:
     """A machine of the pool, from its slots' ClassAds.
 
     Attributes:
-        slot: the name of the partitionable slot or, without one, of the slot with the newest ad.
+        slot: the name of the machine's partitionable slot. If there is none, the name of the slot
+            with the newest ad.
         free: resources that no job has.
         note: why the node's agent drains the machine or refuses jobs. It may be empty.
         trials: the trials and full trainings among the running jobs.
-        idle_since: since when no job has had a slot, by the collector's clock. None while one has.
-        instance, lifecycle: of EC2. Empty outside of a fleet.
+        idle_since: the time since which no job has had a slot, by the collector's clock. None while
+            a job has a slot.
+        instance: the id of its EC2 instance. Empty outside of a fleet.
+        lifecycle: `spot`, `on-demand` or, outside of a fleet, empty.
         price: USD per hour, or None if unknown.
         healthy: whether the GPU probe found a GPU for jobs. None without a probe.
         reason: why `healthy` is False, or which of several GPUs failed the probe.
-        bandwidth: GB/s of a copy in the GPU's memory, or None if not measured.
+        bandwidth: speed of a copy in the GPU's memory in GB/s, or None if not measured.
         launch_microseconds: time to launch an empty kernel, or None if not measured.
-        driver_option: whether the GPU's driver got its option: `set`, `already 0` or a problem.
+        driver_option: the result of setting an option of the GPU's driver: `set`, `already 0` or a
+            problem.
         shares: the number of trials that share a GPU. HTCondor counts each GPU that many times.
     """
 
@@ -216,8 +221,8 @@ def ec2_type_has_gpus(name: str) -> bool:
 def parse_machines(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
     """Return the machines that have the slots of `ads`, sorted by name.
 
-    They list only trials whose jobs' ClassAds are in `jobs`. Those with only dynamic slots are left
-    out.
+    The machines list a running trial only if its job's ClassAd is in `jobs`. A machine is left out
+    if `ads` has only its dynamic slots.
     """
     names = {"run": "TrialfleetRun", "region": "TrialfleetRegion", "node": "TrialfleetNode"}
     trials = {
@@ -295,7 +300,8 @@ def slot_order(slot: Slot) -> tuple[int, str]:
 def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
     """Return the time since which no job has held a slot, or None while a job holds one.
 
-    None also if `ad`, a partitionable slot's, counts a dynamic slot whose own ad is still missing.
+    Return None also if `ad`, a partitionable slot's ad, counts a new dynamic slot whose own ad is
+    still missing.
     """
     keep_files = sum(map(is_data_slot, slots))
     if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:
@@ -315,7 +321,10 @@ def _sum(rooms: Iterable[Resources]) -> Resources:
 
 
 def parse_room(ad: Ad, names: str) -> Resources:
-    """Return the resources (GPUs, CPUs, memory) in attributes of a pattern, such as `Request{}`."""
+    """Return the resources (GPUs, CPUs, memory) in a ClassAd.
+
+    `names` is the pattern of the ad's attribute names, such as `Request{}`.
+    """
     gpus, cpus, memory = (
         int(number(ad, names.format(resource)) or 0) for resource in ("GPUs", "Cpus", "Memory")
     )

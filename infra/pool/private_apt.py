@@ -50,7 +50,10 @@ CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::Ne
 
 @dataclass(frozen=True)
 class PrivateApt:
-    """Runs apt for a Debian mirror, given by its URL. apt's files (100 MB) are in `folder`."""
+    """Runs apt for a release of Debian on a mirror. apt's files are all in `folder` (100 MB).
+
+    `mirror` is the archive's URL. `architecture` is Debian's name of the processor, like `amd64`.
+    """
 
     folder: Path
     mirror: str
@@ -157,7 +160,10 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return the URLs of Debian's mirrors, that of MIRROR_VARIABLE first, then the sources'."""
+    """Return the URLs of Debian's mirrors in this machine's sources.
+
+    If the user named a mirror in the environment variable MIRROR_VARIABLE, that mirror comes first.
+    """
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")

@@ -1,9 +1,12 @@
 """The processes of a pool on this machine, identified by their environment variables.
 
 A pid file would be wrong after a reboot, and would not list processes that a killed condor_master
-left. A process belongs to a pool if its environment has trialfleet's own variable that names the
-pool, or the pool's CONDOR_CONFIG and a variable `_CONDOR_ANCESTOR_…`. HTCondor's daemons set that
-one in all processes that they start, but a user's shell has none.
+left. A process belongs to a pool in either of two cases:
+
+- Its environment has trialfleet's own variable that names the pool. condor_master, its daemons and
+  their jobs have this variable.
+- Its CONDOR_CONFIG is the pool's, and it has a variable `_CONDOR_ANCESTOR_…`. HTCondor sets such
+  variables in all processes that its daemons start, but a user's shell has none.
 """
 
 from __future__ import annotations
@@ -28,8 +31,10 @@ POLL = 0.02  # seconds between polls of processes that are to end
 class Process:
     """One live process.
 
-    `environment` is that of its start, as `NAME=VALUE`, and `namespace` that of its users,
-    `user:[…]`. `handle` sends signals to it, never to a later one with the same number.
+    Attributes:
+        environment: the variables with which it was started, as `NAME=VALUE`.
+        namespace: identity of its user namespace, `user:[…]`.
+        handle: sends signals to this process, never to a later one with the same number.
     """
 
     pid: int
@@ -77,7 +82,8 @@ def user_namespace(pid: int | str) -> str:
 def pool_processes(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
     """Return a pool's processes and their descendants.
 
-    Its configuration file `config` is the value of CONDOR_CONFIG and of the variable `mark`.
+    `config` is the path of the pool's configuration file. It is the value of CONDOR_CONFIG and of
+    trialfleet's own variable `mark`.
     """
     everyone = list(processes)
     chosen = {
@@ -90,9 +96,10 @@ def pool_processes(processes: Iterable[Process], *, mark: str, config: str) -> l
 
 
 def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> list[Process]:
-    """Add the descendants to the processes in `chosen`. Return all, by process number.
+    """Return the processes in `chosen` and their descendants, sorted by process number.
 
-    A descendant has a parent, a user namespace or a variable `_CONDOR_ANCESTOR_…` of a chosen one.
+    The descendants are also added to `chosen`. A descendant is recognized by its parent, its user
+    namespace, or HTCondor's variable `_CONDOR_ANCESTOR_…`.
     """
     own = user_namespace("self")
     while True:

@@ -29,8 +29,8 @@ def query(
 def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
     """Return a ClassAd for each group of jobs with equal values of `attributes`.
 
-    JobCount is its size, and JobIds begins with the first id. The constraint uses only
-    `attributes`.
+    JobCount is the group's number of jobs, and JobIds begins with the id of the group's first job.
+    The constraint may use only `attributes`.
     """
     with connect_schedd() as schedd:
         import htcondor2
@@ -40,9 +40,10 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
 
 
 def apply_action(action: str, constraint: str, reason: str) -> int:
-    """Apply an action such as "Remove" to the jobs that satisfy a constraint. Return their number.
+    """Apply an action such as "Remove" to the jobs that satisfy a ClassAd constraint.
 
-    HTCondor writes `reason` into the jobs' event logs.
+    Return the number of jobs for which the action succeeded. HTCondor writes `reason` into the
+    jobs' event logs.
     """
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason without a code
     with connect_schedd(f"HTCondor refused to {action} {constraint}") as schedd:
@@ -60,7 +61,10 @@ def edit(jobs: str, attribute: str, value: str) -> None:
 
 @contextmanager
 def connect_schedd(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
-    """Yield the schedd's client. Its errors become PoolErrors that begin with `failed`."""
+    """Yield the schedd's client.
+
+    An HTCondorException in the `with` block becomes a PoolError that begins with `failed`.
+    """
     use(connect())
     import htcondor2
 

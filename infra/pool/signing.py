@@ -28,6 +28,7 @@ def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> lis
 def sign_token(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """Run `command`, made by `token_command`, and return the token that it prints.
 
+    `environment` has the command's environment variables. None means those of this process.
     PoolError if the program or the key is missing, or if this user may not read the key.
     """
     path = environment.get("PATH") if environment else None

@@ -36,9 +36,9 @@ TOOL_SECONDS = 20  # time limit of a tool; a tool takes longer only if the daemo
 class Queue:
     """The numbers of jobs in a queue.
 
-    `trials` (jobs that run trials) and `jobs` (all that need a slot) have numbers by the name of a
-    job state. `runs` counts the DAGMan jobs of trialfleet that no other DAGMan started, and
-    `clocks` the jobs that start a study's run each day.
+    `trials` (jobs that run trials) and `jobs` (all jobs that need a slot) map the name of a job
+    state to the number of jobs in that state. `runs` counts the DAGMan jobs of trialfleet that no
+    other DAGMan started. `clocks` counts the jobs that start a study's run each day.
     """
 
     runs: int = 0
@@ -52,7 +52,8 @@ class PoolStatus(Queue):
     """A pool at one moment, with the numbers of jobs in its queue.
 
     Attributes:
-        state: `up` if all daemons answer, `down` without any process, else `failing`, as at start.
+        state: `up` if all daemons answer. `down` if the pool has no process. `failing` if it has
+            processes, but a daemon does not answer, for example because the pool is starting.
         version: HTCondor's version. Empty if the pool was never up.
         master: process number of condor_master, or 0 if there is none.
         daemons: names of the daemons that answer, condor_master first.
@@ -116,9 +117,10 @@ def daemons_and_machines(
 def silent_daemons(
     daemons: Sequence[str], machines: Sequence[Machine], queue: Queue | None
 ) -> list[str]:
-    """Return the daemons that don't answer; without the collector, only the collector.
+    """Return the daemons that don't answer. If the collector is silent, return only the collector.
 
-    The schedd is silent if `queue` is None, and the startd if `machines` is empty.
+    The schedd counts as silent if `queue` is None. The startd counts as silent if `machines` is
+    empty, even if it runs without a slot.
     """
     if not daemons:
         return [DAEMON_ADS["Collector"]]

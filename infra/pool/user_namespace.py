@@ -1,10 +1,10 @@
 """The account with which a pool's daemons run: the user's own, or another one for root.
 
 HTCondor refuses root's jobs. So root's daemons run in a user namespace, in which they appear to run
-as an ordinary account, but not as the kernel's overflow uid (`nobody`), which represents all
-unmapped users: otherwise any user could act as the pool's owner, and run jobs as root. Functions
-raise PoolError if no account is usable, if the user has no name in /etc/passwd, or if user
-namespaces are forbidden.
+as an ordinary account. Outside of the namespace, their files belong to root. The account must not
+be the kernel's overflow uid (`nobody`), which represents all unmapped users. Otherwise any other
+user could act as the pool's owner, and run jobs as root. Functions raise PoolError if no account is
+usable, if the user has no name in /etc/passwd, or if user namespaces are forbidden.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ PREFERRED = ("condor", "daemon")
 
 @dataclass(frozen=True)
 class Identity:
-    """The account of a pool's daemons, by the name that they see.
+    """The account of a pool's daemons.
 
-    `prefix` begins the command that starts the daemons. For root, it opens a user namespace.
+    `account` is the name of the account that the daemons see. `prefix` is the beginning of the
+    command that starts the daemons. For root, it opens a user namespace. Otherwise it is empty.
     """
 
     account: str

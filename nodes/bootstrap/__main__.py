@@ -64,7 +64,10 @@ def take_steps(node: steps.Node) -> int:
 
 
 def reboot(node: steps.Node) -> int:
-    """Reboot, so that the new option of NVIDIA's driver takes effect. Return the exit code."""
+    """Reboot this machine, so that the new option of NVIDIA's driver takes effect.
+
+    Return this program's exit code.
+    """
     node.tell(f"driver: {driver.OPTION} is still 1; rebooting once")
     try:
         node.host.run("systemctl", "reboot")
@@ -74,9 +77,10 @@ def reboot(node: steps.Node) -> int:
 
 
 def handle_failure(node: steps.Node, why: str) -> int:
-    """Log why this attempt failed, and return OVER if no time is left, else AGAIN.
+    """Log why this attempt failed, and return the exit code.
 
-    The reason is saved for the next attempt's log.
+    The code is OVER if no time is left for another attempt. Otherwise it is AGAIN, and the reason
+    is saved for the next attempt's log.
     """
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:

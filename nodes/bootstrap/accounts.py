@@ -1,7 +1,8 @@
 """The Unix accounts of jobs, one for each HTCondor slot, which protect jobs from each other.
 
 An account has no password and no shell. Its home folder keeps caches, such as compiled code, for
-the slot's next job. In a slot with a higher number than SLOTS, a job runs as `nobody`.
+the slot's next job. There are SLOTS accounts, usually more than a node has slots. In a slot with a
+higher number, a job runs as `nobody`.
 """
 
 from __future__ import annotations

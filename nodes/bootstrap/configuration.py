@@ -60,7 +60,10 @@ def write(host: Host, instance: Instance, driver: str, execute: str) -> str:
 
 
 def text(instance: Instance, driver: str, execute: str, python: str) -> str:
-    """Return the configuration that differs between instances. Jobs use the Python `python`."""
+    """Return the part of HTCondor's configuration that differs between instances.
+
+    `driver` and `execute` are as in `write`. `python` is the path of the Python that jobs use.
+    """
     price = "undefined" if instance.price is None else repr(instance.price)
     return f"""\
 # What this instance is; its bootstrap writes this file at each boot.
@@ -79,7 +82,8 @@ TrialfleetDriverOption = "{driver}"
 def jobs_python(host: Host) -> str:
     """Return the path of the Python that jobs use.
 
-    This is the first 3.10 or newer in JOB_PATH that has torch, else the present one.
+    This is the first Python 3.10 or newer in JOB_PATH that has torch, else the Python that runs
+    this program.
     """
     for folder in JOB_PATH:
         python = str(host.place(f"{folder}/python3"))
@@ -97,7 +101,9 @@ def probe_options(host: Host) -> list[str]:
 def write_verdict(host: Host, ad: str) -> None:
     """Write `ad`, a ClassAd with the GPU probe's verdict, into HTCondor's configuration.
 
-    HTCondor advertises it until it has run the probe itself. Also delete OFFLINE.
+    HTCondor advertises this verdict until it has run the probe itself. This function also deletes
+    the list of offline GPUs: if HTCondor finds a GPU there at its start, the GPU can't come online
+    later.
     """
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]

@@ -61,7 +61,8 @@ def prepare(host: Host) -> str:
 def find_module(host: Host) -> str | None:
     """Return the name of the driver's kernel module, or None if there is no driver.
 
-    On Debian it depends on the package, such as nvidia-current or nvidia-tesla-535.
+    A line with the driver's options in modprobe's configuration needs this name. On Debian it
+    depends on the driver's package, such as nvidia-current or nvidia-tesla-535.
     """
     steps = (host.ask("modprobe", "-D", MODULE) or "").splitlines()
     action, *words = steps[-1].split() if steps else [""]  # lines above: dependencies
@@ -102,7 +103,10 @@ def install_debians(host: Host, kernel: str) -> None:
 
 
 def install_ubuntus(host: Host, kernel: str) -> None:
-    """Install Ubuntu's newest NVIDIA driver for this kernel, else one that is compiled here."""
+    """Install the newest of Ubuntu's NVIDIA drivers that is built for this kernel.
+
+    If none is built for this kernel, install one that is compiled on this machine.
+    """
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
         if system_packages.try_install(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):
@@ -113,8 +117,9 @@ def install_ubuntus(host: Host, kernel: str) -> None:
 
 
 def set_option(host: Host, module: str) -> str:
-    """Turn off the driver's checks, at once if possible, and return the option's state (SET, …).
+    """Set the option that turns off the driver's checks, and return the option's state.
 
+    The option takes effect at once if possible. The state is a text of this module, such as `SET`.
     `module` is the result of `find_module`.
     """
     found = value(host)

@@ -117,7 +117,10 @@ class Host:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and its children. One that hangs in a driver can't be killed, and remains."""
+    """Kill a program and its children, and wait at most KILLED seconds until the program is gone.
+
+    A program that hangs in a driver can't be killed, so it may still exist afterwards.
+    """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):

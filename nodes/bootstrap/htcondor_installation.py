@@ -47,7 +47,11 @@ def channel(version: str) -> str:
 
 
 def install_by_apt(host: Host, version: str) -> str:
-    """Install HTCondor from the machine's repositories, or else from HTCondor's; return which."""
+    """Install HTCondor with apt, and return a text that names the repository it came from.
+
+    HTCondor's own repository is used if the machine's repositories fail. Raise StepError if both
+    fail.
+    """
     wanted = f"condor={version}*"
     with system_packages.fresh_lists(host):
         if system_packages.try_install(host, "--allow-downgrades", wanted):

@@ -25,7 +25,8 @@ class Instance:
 def identify(imds: Imds) -> Instance:
     """Return this instance's facts, read from its metadata.
 
-    Raise StepError if a fact other than the price is missing, AwsError if nothing can be read.
+    Raise StepError if a fact other than the price is missing. Raise AwsError if the metadata can't
+    be read.
     """
     return Instance(
         id=_text(imds, "meta-data/instance-id"),

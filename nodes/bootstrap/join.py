@@ -65,9 +65,10 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Return the name of the instance's slot in the pool, and why the manager can't be asked.
+    """Ask the pool's manager for the name of the instance's slot. Return the name and an error.
 
-    Each is "" if there is none.
+    The name is "" if the manager doesn't list the instance. The error is "" if the manager
+    answers.
     """
     condition = f'TrialfleetInstance == "{instance}"'
     try:

@@ -29,7 +29,10 @@ class Log:
                 file.write(line + "\n")
 
     def uploading_writer(self, aws: Aws, bucket: str, key: str) -> Callable[[str], None]:
-        """Return a function that logs a line, and uploads the whole log to `key` in `bucket`."""
+        """Return a function that logs a line, and uploads the whole log to `key` in `bucket`.
+
+        If an upload fails, the function logs the error on this machine.
+        """
 
         def tell(text: str) -> None:
             self.write(text)

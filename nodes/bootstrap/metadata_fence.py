@@ -1,8 +1,9 @@
 """The fence, a routing rule that keeps jobs from the EC2 instance's metadata.
 
-With the keys in the metadata, a job could read the pool's token. EC2's hop limit for metadata only
-stops containers. The rule applies to the jobs' Unix accounts, because jobs may run outside of the
-cgroup of HTCondor's systemd unit. HTCondor only starts if this module's `main` succeeds.
+The metadata contain the keys of the node's AWS role. With these keys, a job could read the pool's
+token. EC2's hop limit for metadata does not suffice, because it only stops containers. The rule
+applies to the jobs' Unix accounts. A rule for the cgroup of HTCondor's systemd unit would miss jobs
+that run outside of this cgroup. HTCondor only starts if this module's `main` succeeds.
 """
 
 from __future__ import annotations

@@ -14,7 +14,10 @@ OWNER = "condor"
 
 
 def prepare(host: Host) -> str:
-    """Return the folder for jobs, after mounting a local disk. Raise StepError on failure."""
+    """Return the path of the folder for jobs. Mount a local disk for it, if there is one.
+
+    Raise StepError if the disk can't be mounted.
+    """
     if is_mounted(host, DEEP_LEARNING_AMI):
         return f"{DEEP_LEARNING_AMI}/trialfleet"
     if not is_mounted(host, MOUNT):
@@ -41,7 +44,10 @@ def is_mounted(host: Host, place: str) -> bool:
 
 
 def mount(host: Host, device: str) -> None:
-    """Mount a local disk. If that fails, format it: EC2 empties disks before an instance starts."""
+    """Mount a local disk. If that fails, format the disk and try to mount it once more.
+
+    Formatting loses no data, because EC2 empties local disks before an instance starts.
+    """
     host.place(MOUNT).mkdir(parents=True, exist_ok=True)
     command = ("mount", "-o", "noatime,discard", device, MOUNT)
     if host.ask(*command) is None:
@@ -50,7 +56,10 @@ def mount(host: Host, device: str) -> None:
 
 
 def make_folder(host: Host, path: str) -> None:
-    """Make the folder for jobs, which belongs to HTCondor's account if there is one."""
+    """Make the folder for jobs, and give it to HTCondor's account.
+
+    If this account does not exist, root owns the folder. Raise StepError on failure.
+    """
     folder = host.place(path)
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)

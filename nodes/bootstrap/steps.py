@@ -132,7 +132,10 @@ def tell_probe(node: Node) -> None:
 
 
 def build_kernels(node: Node) -> str:
-    """Compile the CUDA kernels: in the background, or at once if an AMI will be made."""
+    """Compile the CUDA kernels in the background.
+
+    If an AMI will be made from this machine, wait until the kernels are compiled.
+    """
     python = None if node.driver == driver.NONE else cuda_kernels.python(node.host)
     if python is None:
         return "nothing to compile, because there is no GPU driver, or no torch with CUDA"
@@ -205,7 +208,10 @@ STEPS: Steps = (
 
 
 def run(node: Node) -> None:
-    """Take all steps. Raise StepError, AwsError or, if the machine must reboot, RebootError."""
+    """Take all steps, and log the time that each takes.
+
+    Raise StepError or AwsError if a step fails, and RebootError if the machine must reboot.
+    """
     before = node.host.read(FAILED)
     # for people who see only the last line
     again = f" (again; the last attempt failed: {before})" if before else ""

@@ -66,7 +66,10 @@ def components(host: Host) -> list[str]:
 
 
 def install(host: Host, *packages: str) -> None:
-    """Install packages, but keep changed configuration files. Raise StepError on failure."""
+    """Install packages. Raise StepError on failure.
+
+    Configuration files that were changed on this machine are not replaced.
+    """
     if uses_apt(host):
         _run_apt(host, *_KEEP, "install", "--no-install-recommends", *packages)
     else:
@@ -84,7 +87,11 @@ def try_install(host: Host, *packages: str) -> bool:
 
 
 def _run_apt(host: Host, *arguments: str) -> None:
-    """Run apt-get after any other apt-get, and after completing an interrupted installation."""
+    """Run apt-get, and raise StepError if it fails.
+
+    If another apt-get is running, wait for its end. If an earlier installation was interrupted,
+    complete it first.
+    """
     end, repaired = time.monotonic() + PATIENCE, False
     while True:
         try:

@@ -1,9 +1,11 @@
-"""The first process of a gang's job, which starts workers (training processes).
+"""The agent of a gang's job, which starts workers (training processes) and sends checkpoints.
 
-A gang is several jobs that train one model. The keeper, a process on the access point, writes the
-list of the jobs that take part, the roster, to `roster.json`. When the roster changes, a new
-generation begins: each agent on the roster starts new workers. Each agent writes its own state to
-another file on the access point. Its exit codes:
+A gang is several jobs that train one model. The agent is the first process of each job.
+
+The keeper is a process on the access point. It decides which jobs take part, and writes their list,
+the roster, to `roster.json`. When the roster changes, a new generation begins: each agent on the
+roster starts new workers. Each agent writes its own state to another file on the access point. An
+agent runs until all trials are trained, or until its job must leave its slot. Its exit codes:
 
     0, 1, …    nothing is left to train; the keeper has written this code to the roster
     85         the job's machine is being vacated: HTCondor starts the job again elsewhere

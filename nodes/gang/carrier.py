@@ -36,7 +36,8 @@ class Carrier:
     def fetch(self, name: str, folder: Path) -> None:
         """Fetch the package `name` and unpack it into `folder`.
 
-        Raise TransferError, or DamagedPackageError, or another OSError if the disk fails.
+        Raise TransferError if the package can't be fetched, and DamagedPackageError if it is
+        damaged. Raise another OSError if the disk fails.
         """
         local = self._sandbox / f".{name}"
         try:

@@ -1,6 +1,7 @@
 """The state that the agent of a gang's job writes to the access point.
 
-It changes every 3 s, for days. In the job's ClassAd, each change would add an event to its log.
+The state changes every 3 s, for days. So the agent writes it to a file. In the job's ClassAd, each
+change would add an event to the job's event log.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class Member:
 
 
 def state_file_name(proc: int) -> str:
-    """Return the name of the file with the state of a job's agent, such as agent.3 of job 12.3."""
+    """Return the name of the file with the state of a job's agent.
+
+    `proc` is the second number of the job's id, such as 3 of job 12.3.
+    """
     return f"agent.{proc}"
 
 

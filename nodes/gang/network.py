@@ -17,7 +17,10 @@ _OUTSIDE = ("192.0.2.1", 9)  # an unused address, to look up the default route; 
 
 
 def own_address() -> str:
-    """Return this machine's address: that in the slot's ClassAd, or of the default route."""
+    """Return the IP address at which other machines reach this one.
+
+    This is the address in the slot's ClassAd, else that of the interface with the default route.
+    """
     ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
     return found[1] if found else _outgoing_address()
@@ -42,8 +45,9 @@ def free_port(host: str) -> int:
 def variables(host: str) -> dict[str, str]:
     """Return environment variables that make gloo and NCCL use the interface with address `host`.
 
-    By default they use the address of the machine's name, often a loopback address. Variables that
-    are set already are left out. If no interface has the address, return no variables.
+    By default both libraries use the address of the machine's name, often a loopback address.
+    Variables that the environment already has are left out. If no interface has the address `host`,
+    return no variables.
     """
     if not (name := _find_interface(host)):
         return {}
@@ -77,7 +81,11 @@ def _find_interface(host: str) -> str:
 
 
 class SaveSocket:
-    """The agent's socket in `folder`. `listener` gets a connection for each saved checkpoint."""
+    """The agent's Unix socket, to which a worker connects when it has saved a checkpoint.
+
+    `folder` is a file descriptor of the socket's folder. `listener` is readable once a worker has
+    connected.
+    """
 
     def __init__(self, folder: Path) -> None:
         (folder / _SOCKET).unlink(missing_ok=True)
@@ -88,10 +96,11 @@ class SaveSocket:
         self.listener.settimeout(0)
 
     def address(self, holder: int) -> str:
-        """Return a path of the socket below /proc/PID/fd, because its real path may be too long.
+        """Return a path at which workers find the socket, below /proc/PID/fd.
 
-        PID is `holder`, another process that has `folder` open, because workers can't access the
-        descriptors of this process.
+        The socket's real path may exceed the 107 bytes that Unix allows. PID is `holder`, another
+        process that has the descriptor `folder` open. Workers can't access the descriptors of this
+        process.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 

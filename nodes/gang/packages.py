@@ -1,7 +1,8 @@
 """Names of the tar files (packages) with a gang's checkpoints and results.
 
-They are in `words/gang` on the access point. A package's name has the number of its generation, a
-period with the same ranks. So the keeper recognises a package that a lost rank has sent late.
+The packages are in the folder `words/gang` on the access point. A generation of the gang is a
+period with the same ranks. A package's name has the number of its generation. So the gang's keeper
+recognises a package that a lost rank has sent late.
 """
 
 from __future__ import annotations

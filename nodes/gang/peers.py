@@ -1,8 +1,9 @@
 """TCP probes between a gang's machines, which show whether one machine can reach another.
 
-Workers on machines that don't reach each other would wait for torch's timeout of half an hour. So
-each job's agent probes the agents of lower ranks: it opens a connection and closes it at once. A
-refused connection also shows that the machine is reachable.
+A broken network or a firewall may separate two machines that both reach the access point. Their
+workers would wait for each other until torch's timeout of half an hour. So each job's agent probes
+the agents of lower ranks: it opens a connection and closes it at once. A refused connection also
+shows that the machine is reachable.
 """
 
 from __future__ import annotations

@@ -14,7 +14,11 @@ PATIENCE, LONGEST_PATIENCE = 8.0, 120.0
 
 @dataclass(frozen=True)
 class Roster:
-    """The jobs that take part, in the order of their ranks. The gang's keeper writes it."""
+    """The jobs that take part, in the order of their ranks.
+
+    The keeper, a process on the access point (`trialfleet.workflows.control.gang`), writes the
+    roster.
+    """
 
     generation: int
     state: str
@@ -27,7 +31,10 @@ class Roster:
 
     @staticmethod
     def from_json(text: bytes | None, cluster: int) -> Roster | None:
-        """Return the roster in `text`, or None if it is missing, invalid or another cluster's."""
+        """Return the roster in `text`, or None if it is missing or invalid.
+
+        A roster for the jobs of another `cluster` (12 for the job 12.3) counts as invalid.
+        """
         plain = parse_object(text)
         names = [field.name for field in fields(Roster)]
         if plain.get("cluster") != cluster or not plain.keys() >= {*names}:

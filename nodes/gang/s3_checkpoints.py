@@ -1,6 +1,7 @@
 """Transfers a gang's checkpoints by S3. The access point only gets their sizes and hashes.
 
-The gang's keeper writes presigned URLs, so nodes need neither AWS keys nor boto3.
+The gang's keeper, a process on the access point, writes presigned URLs, so nodes need neither AWS
+keys nor boto3. A package (tar file) that can't be uploaded is sent to the access point.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def _store_errors() -> Iterator[None]:
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
     """Download a package from the URL `address` into the file `local`.
 
-    Raise StoreError if that fails or gives another package, another OSError if the disk fails.
+    Raise StoreError if `address` is None, S3 fails, or the package differs from `pointer`. Raise
+    OSError if the disk fails.
     """
     if address is None:
         raise StoreError("the gang's keeper has not yet written this package's URL")

@@ -2,11 +2,15 @@
 
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
-The job's agent starts the server. The server forks a process for each worker, but the agent becomes
-the workers' parent and gets their exit codes. If COMMAND runs a Python script, the forked process
-runs the script itself, else it executes COMMAND. If the trainer imports torch, the server does so
-before it forks, so that this import, which takes seconds, happens only once. The server never uses
-CUDA, because forked workers could then not use CUDA.
+The job's agent (its first process) starts the server. The server starts the workers, but the agent
+becomes their parent process and gets their exit codes. Only the agent can access the job's files on
+the access point.
+
+The server forks a process for each worker. If COMMAND runs a Python script, the forked process runs
+the script without starting another Python. If COMMAND runs another program, the forked process
+executes that program. If the trainer imports torch, the server imports torch before it forks. So
+this import, which takes seconds, happens only once. The server never uses CUDA, because forked
+workers could then not use CUDA.
 """
 
 from __future__ import annotations
@@ -40,9 +44,10 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 class Server:
     """The agent's connection to the server, whose process id is `pid`.
 
-    The constructor starts the server and waits until it is ready. The server keeps `folder` open,
-    the descriptor of `SaveSocket`, so that workers can reach the socket. The constructor and the
-    methods raise OSError if the server has ended or does not answer.
+    The constructor starts the server and waits until it is ready. `folder` is a file descriptor of
+    the folder with the agent's socket (`SaveSocket`). The server keeps the descriptor open, so that
+    workers can reach the socket. The constructor and the methods raise OSError if the server has
+    ended or does not answer.
     """
 
     def __init__(self, command: Sequence[str], folder: int) -> None:
@@ -54,7 +59,10 @@ class Server:
         self._connection.settimeout(START_SECONDS)
 
     def start(self, folder: Path, variables: Mapping[str, str]) -> int:
-        """Start a worker in the trial's `folder` with these variables, and return its pid."""
+        """Start a worker in the trial's `folder`, with `variables` added to its environment.
+
+        Return the worker's pid.
+        """
         message = {"folder": str(folder), "variables": variables}
         self._connection.send(json.dumps(message).encode())
         return self._number()
@@ -66,14 +74,20 @@ class Server:
 
 
 def find_script(words: Sequence[str]) -> list[str]:
-    """Return the Python script and arguments in `words`, or [] if this Python runs no script."""
+    """Return the Python script that the command `words` runs, and the script's arguments.
+
+    Return [] if the command does not run a script with this Python.
+    """
     if len(words) < 2 or words[1].startswith("-") or not words[1].endswith(".py"):
         return []
     return [*words[1:]] if _is_own_python(words[0]) else []
 
 
 def _is_own_python(word: str) -> bool:
-    """Return whether `word` is this process's Python, not that of another virtual environment."""
+    """Return whether the program `word` is the Python that runs this process.
+
+    The Python of another virtual environment does not count, even if both are links to one file.
+    """
     found = shutil.which(word)
     if found is None or Path(found).parent.absolute() != Path(sys.executable).parent:
         return False
@@ -111,7 +125,10 @@ def _import_torch() -> None:
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork a worker for each message, and return the message there. Return None at the end."""
+    """Fork a worker for each message from the agent.
+
+    In a worker, return the worker's message. In the server, return None once the agent has ended.
+    """
     connection.send(str(os.getpid()).encode())
     while message := connection.recv(_LONGEST):
         if between := os.fork():

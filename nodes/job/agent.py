@@ -100,9 +100,12 @@ def main(command: Sequence[str]) -> NoReturn:
 def run(live: Callable[[Channel], int]) -> NoReturn:
     """Call `live` with the job's channel to the access point, then end this process.
 
-    Kill all descendants, and end with the wait status that `live` returned, or with
-    EXIT_MACHINE_FAULT if it raised OSError, for example on a full disk. Outside of an HTCondor job,
-    exit with 1. After exit code 85 HTCondor restarts the job, so first restore the channel's files.
+    The process kills all its descendants, and ends with the wait status that `live` returned. If
+    `live` raised OSError, for example on a full disk, the exit code is EXIT_MACHINE_FAULT. Outside
+    of an HTCondor job, this function exits with code 1 and does not call `live`.
+
+    After exit code 85 HTCondor restarts the job. The restarted job needs the channel's files, so
+    this function restores them before the process exits with code 85.
     """
     try:
         channel = Channel.take()

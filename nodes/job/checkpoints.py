@@ -30,10 +30,11 @@ def state(folder: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def has_saved(folder: Path, before: object) -> bool:
-    """Return whether the checkpoint's `state` differs from that `before` the trainer's start.
+    """Return whether the trainer has saved a new checkpoint.
 
-    If not, add a message to the trial's standard error. The caller then treats exit code 85 as a
-    failure, because a restarted trainer would repeat the same work for ever.
+    `before` is the result of `state` at the trainer's start. Without a new checkpoint, a message is
+    added to the trial's standard error. The caller then treats exit code 85 as a failure, because a
+    restarted trainer would repeat the same work for ever.
     """
     if state(folder) != before:
         return True

@@ -36,11 +36,12 @@ class ChirpError(TransferError):
 
 
 class Chirp:
-    """A connection to the job's access point, for one thread.
+    """A connection to the job's access point.
 
-    After a failure, the next request connects again. Methods raise TransferError if the access
-    point refuses a request or is unreachable; `fetch`, `blocks` and `rename` also for a missing
-    file. If a local file can't be read or written, `fetch` and `put` raise another OSError.
+    After a failure, the next request connects again. Only one thread may use the connection.
+    Methods raise TransferError if the access point refuses a request or is unreachable. For a
+    missing file, `fetch`, `blocks` and `rename` raise TransferError too. If a local file can't be
+    read or written, `fetch` and `put` raise another OSError.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
@@ -118,7 +119,10 @@ class Chirp:
         self.rename(part, remote)
 
     def write_at(self, remote: str, content: bytes, offset: int) -> None:
-        """Write `content` at the byte `offset` of a remote file. At 0, this replaces the file."""
+        """Write `content` into a file on the access point, beginning at the byte `offset`.
+
+        If `offset` is 0, the file's previous content is removed first.
+        """
         with self._open_remote(remote, "wc" if offset else "wct") as opened:
             written = self._send("pwrite", opened, content, f" {offset}")
             if written < len(content):  # the access point's disk is full
@@ -132,9 +136,10 @@ class Chirp:
         self._ask(f"rename {_word(remote)} {_word(target)}")
 
     def set_attribute(self, name: str, value: str) -> None:
-        """Set an attribute of the job, whose name begins with Chirp, to a ClassAd expression.
+        """Set an attribute of the job to the ClassAd expression `value`.
 
-        The access point gets the value after seconds or minutes.
+        HTCondor only allows names that begin with Chirp. The access point gets the value after
+        seconds or minutes.
         """
         self._ask(f"set_job_attr_delayed {name} {_word(value)}")
 

@@ -1,12 +1,14 @@
 """A job's channel to its access point, which only the job's first process can use.
 
-HTCondor's starter is also a chirp proxy, and writes the proxy's address and cookie into the file
-_CONDOR_CHIRP_CONFIG. With this file, a program can read and write the job owner's files on the
-access point. So the job's first process removes the file before it starts any program, and asks the
-kernel to protect its own memory, environment and open files from programs of the same account.
+HTCondor's starter, the process that runs the job, is also a proxy for chirp. It writes the proxy's
+address and cookie into a file, which the variable _CONDOR_CHIRP_CONFIG names. A program that has
+this file can read and write the job owner's files on the access point. So the job's first process
+removes the file before it starts any program. The process also asks the kernel to protect its own
+memory, environment and open files from other programs of the same account.
 
-After exit code 85 HTCondor starts the job again in the same sandbox, without the file. So
-`Channel.give_back` restores it, and the agent's program, which the trainer may have changed.
+After exit code 85 HTCondor starts the job again in the same sandbox, but does not write the file
+again. So `Channel.give_back` restores the file, and also the agent's program, which the trainer may
+have changed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36  # prctl's PR_…
 
 
 class Channel:
-    """The job's channel, from HTCondor's chirp `file`. Raise ValueError if `text` is invalid."""
+    """The job's channel to its access point.
+
+    `file` is HTCondor's chirp file, and `text` is its content. The constructor raises ValueError if
+    `text` is invalid.
+    """
 
     def __init__(self, file: Path, text: str) -> None:
         self._file, self._text = file, text
@@ -68,7 +74,7 @@ class Channel:
         """Restore the chirp file and the agent's program, for the job's restart.
 
         This process must have no descendants, because they could read the file. Raise OSError on
-        failure, for example on a full disk.
+        failure, for example on a full disk. The restarted job then has no channel.
         """
         for program, content in self._programs.items():
             _replace(program, content, 0o755)

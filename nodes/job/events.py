@@ -88,7 +88,10 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
-    """Call `action` until no TransferError comes, or raise WantedBackError unless `may_retry`."""
+    """Call `action` until it raises no TransferError, and return its result.
+
+    After a TransferError, raise WantedBackError if `may_retry` returns False.
+    """
     pause, is_printed = AGAIN, False
     while True:
         try:

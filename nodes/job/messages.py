@@ -1,8 +1,9 @@
 """Messages between a job's agent and its access point, repeated until the answer comes.
 
-The agent writes `words/agent.json` on the access point, which writes `words/order.json`. A message
-has a token, which identifies the agent, and a number, the turn. The order that answers it has the
-same token and turn. docs/trial-jobs.md describes the messages.
+The messages are files in `words/`, in the job's folder on the access point. The agent writes
+`agent.json`, and the access point writes `order.json`. A message has a token, which identifies the
+agent, and a number, the turn. The order that answers the message has the same token and turn. An
+agent that gets no answer leaves its slot. docs/trial-jobs.md describes the messages.
 """
 
 from __future__ import annotations
@@ -115,7 +116,10 @@ class Messages:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that came with the job, or None if there is none or a later one."""
+        """Return the order that came with the job.
+
+        Return None if the job came without an order, or if a later order has replaced that order.
+        """
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 

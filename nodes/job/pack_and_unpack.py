@@ -50,14 +50,15 @@ def pack(
     max_bytes: float = math.inf,
     first: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Pack the small files `first`, and the files and folders `names` of a folder, into a package.
+    """Pack the files and folders `names` of a folder into a package.
 
-    `write` gets blocks of at most 1 MiB. Links are followed. Missing files are left out. Unreadable
-    files are reported on stderr and left out, except in the folder `model` (see `find_files`).
+    `write` gets the package in blocks of at most 1 MiB. The package begins with the small files
+    `first`. Links are followed. Missing files are left out. Unreadable files are reported on
+    stderr and left out, except in the folder `model` (see `find_files`).
 
-    Raise TooLargeError if the files have more than `max_bytes`, or are more than MOST_MEMBERS.
-    Raise UnsendableError if a file is shorter than its size, and OSError if the disk or `write`
-    fails.
+    Raise TooLargeError if the files have more than `max_bytes` in total, or if there are more than
+    MOST_MEMBERS files and folders. Raise UnsendableError if a file is shorter than its size. Raise
+    OSError if the disk or `write` fails.
     """
     members = [*find_files(names, folder)]
     if len(first or {}) + len(members) > MOST_MEMBERS:
@@ -85,7 +86,8 @@ def find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]
     """Yield each file and folder that `pack` would pack, as its path and its name in the package.
 
     Unreadable folders and links to missing files are left out. But in the folder `model`, `pack`
-    writes a device file in their place, so that unpacking refuses an incomplete model.
+    writes a device file in their place. Unpacking refuses a package with a device file, so an
+    incomplete model is never unpacked.
     """
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]
@@ -161,10 +163,14 @@ def _header(info: tarfile.TarInfo) -> bytes:
 
 
 def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> None:
-    """Unpack a package, which may be hostile, into the folder `into`, over existing files.
+    """Unpack a package, which may be hostile, into the folder `into`.
 
-    Raise DamagedPackageError if the package is damaged or too large, or if a name leads out of
-    `into` or through a link. Raise OSError if the package can't be read, or if the disk fails.
+    Existing files are replaced.
+
+    Raises:
+        DamagedPackageError: the package is damaged or too large, or a name leads out of `into` or
+            through a link.
+        OSError: the package can't be read, or the disk fails, for example because it is full.
     """
     size = 0
     try:
@@ -196,7 +202,10 @@ def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
 
 
 def read_first(blocks: Iterator[bytes], name: str) -> bytes | None:
-    """Return a package's first file, or None if it isn't `name` or the package is damaged."""
+    """Return the content of a package's first file, which must have the name `name`.
+
+    Return None if the file has another name, or if the package is damaged.
+    """
     file = cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK))
     try:
         found, header = next(_read_members(file), ("", None))
@@ -221,7 +230,10 @@ class _Blocks(io.RawIOBase):
 
 
 def _read_members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Yield each member's name and header. The caller must read its content before the next."""
+    """Yield the name and header of each file and folder.
+
+    The caller must read a file's content before it takes the next header.
+    """
     long_name = ""
     while (block := _read(package, tarfile.BLOCKSIZE)).strip(b"\0"):
         header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")

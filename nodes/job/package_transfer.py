@@ -78,11 +78,12 @@ class PackageTransfer:
     def bring(
         self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes] = {}
     ) -> None:
-        """Send the files `first` and then `names` of `folder` as `package`, until it has arrived.
+        """Send the files `names` of `folder` as `package`, and retry until it has arrived.
 
-        The trainer can't forge the first file, because its own files come later. Raise
-        UnsendableError if the files can't be sent, for example because they are too large. Raise
-        WantedBackError if the job must end first. Raise OSError if the disk fails.
+        The package begins with the files in `first`. The trainer can't forge the package's first
+        file, because the trainer's files come later. Raise UnsendableError if the files can't be
+        sent, for example because they are too large. Raise WantedBackError if the job must end
+        before the package has arrived. Raise OSError if the disk fails.
         """
         put = partial(self._put, package, names, folder, first)
         until_done(put, self._events, self._events.has_time)
@@ -111,10 +112,11 @@ class PackageTransfer:
             raise
 
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
-        """Return whether HTCondor is removing this job's files, as after its own restart.
+        """Return whether HTCondor is removing this job's files.
 
-        If one of the packed files (`before`) is missing, the trainer may have removed it. So this
-        method waits, and then checks whether the job's other files still exist.
+        HTCondor does this after its own restart. `before` has the names of the files to pack. If
+        one of them is missing, the trainer may have removed it. So this method waits, and then
+        checks whether the job's other files still exist.
         """
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all(os.path.lexists(folder / name) for name in packed) and job_ad.text("_CONDOR_JOB_AD"):

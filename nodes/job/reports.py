@@ -34,7 +34,10 @@ MOST_PRINTED = 1 << 22  # maximum bytes of each output that are sent before the 
 
 
 class Reports:
-    """One trial's reports. Methods raise OSError if the access point is unreachable."""
+    """The transfer of one trial's reports.
+
+    Methods raise OSError if the access point is unreachable, except `tell_trial`.
+    """
 
     def __init__(self, folder: Path, chirp: Chirp, trial: str) -> None:
         self._folder, self._chirp, self._trial = folder, chirp, trial
@@ -46,7 +49,10 @@ class Reports:
         ]
 
     def send(self) -> None:
-        """Send new complete lines of progress.jsonl, which at first replace the remote file."""
+        """Send new complete lines of progress.jsonl.
+
+        The first call replaces `words/reports.jsonl`.
+        """
         progress = self._folder / PROGRESS
         size = progress.stat().st_size if progress.exists() else 0
         if size < self._sent:  # truncated to a checkpoint: send it again from the beginning
@@ -123,7 +129,10 @@ class Exchange:
         self._is_to_stop = False
 
     def turn(self) -> tuple[bool, float]:
-        """Transfer what is new. Return whether the trial must stop, and when to call this again."""
+        """Transfer what is new. Return whether the trial must stop, and when to call again.
+
+        The time is by `time.monotonic`.
+        """
         if not self._is_begun:
             self._is_begun = True
             self._at_first()

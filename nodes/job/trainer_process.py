@@ -88,7 +88,10 @@ class Trainer:
         return 0 if self._is_idle else self._processes.wait_status(self.pid)
 
     def send(self, number: int) -> None:
-        """Send a signal to the process, unless it has ended. A signal handler may call this."""
+        """Send the signal `number` to the process, unless it has ended.
+
+        A signal handler may call this.
+        """
         if not self._processes.has_reaped(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)

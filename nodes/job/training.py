@@ -185,7 +185,10 @@ class _Execution:
     ends: list[tuple[float, int]] = field(default_factory=list)  # signals after an order to stop
 
     def run(self, events: Events) -> int:
-        """Enforce the trial's limits, and return its wait status, or raise WantedBackError."""
+        """Wait for the trial's end, enforce its limits, and return its wait status.
+
+        Raise WantedBackError if the job must end first.
+        """
         carry_at = time.monotonic() + FIRST_CARRY
         while (status := self.trainer.status()) is None:
             events.check()

@@ -55,7 +55,7 @@ def build_now(place: Path | None) -> dict[str, Any]:
 
 
 def status() -> dict[str, Any]:
-    """Return which kernels `ops` would load here, without compiling any."""
+    """Print which kernels `ops` would load here, without compiling any. Return the exit code 0."""
     recipe = build.Recipe.for_this_machine()
     found = chosen = None
     implementation: str

@@ -79,7 +79,10 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """The hash in the folder's name, without architectures: a library may support more."""
+        """The hash in the name of the library's folder.
+
+        It leaves out the GPU architectures: a library that supports additional ones fits, too.
+        """
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -101,7 +104,10 @@ def hash_of_sources() -> str:
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the architectures of the visible GPUs, such as "sm_90", or else of usual GPUs."""
+    """Return the architectures of the GPUs that torch sees, such as "sm_90".
+
+    If there is no GPU, return the architectures of common data-centre GPUs.
+    """
     visible = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     if not visible:
         visible = {(7, 5), (8, 0), (8, 6), (8, 9), (9, 0)}
@@ -114,9 +120,10 @@ def architectures() -> tuple[str, ...]:
 
 
 def cache() -> Path:
-    """Return the folder for this user's libraries: $TRIALFLEET_KERNELS, or one in the cache.
+    """Return the folder in which this user's libraries are built.
 
-    Raise BuildError if the user has no home folder.
+    It is $TRIALFLEET_KERNELS if this is set, else a folder in the user's cache. Raise BuildError if
+    the user has no home folder.
     """
     chosen = os.environ.get("TRIALFLEET_KERNELS")
     if chosen:
@@ -164,7 +171,11 @@ def best() -> tuple[Literal["cuda", "cpu"], str]:
 
 
 def find_or_build() -> Path:
-    """Return this machine's library, and build it first if needed. Raise BuildError or OSError."""
+    """Return the library for this machine. If there is none, build it in this user's folder.
+
+    If another process of this user builds it, wait for that process. Raise BuildError or OSError
+    on failure.
+    """
     recipe = Recipe.for_this_machine()
     return find_usable(recipe) or build(recipe, cache())
 
@@ -181,7 +192,8 @@ def load(library: Path) -> None:
 def find_usable(recipe: Recipe) -> Path | None:
     """Return a library that fits `recipe`, or None if it must be built first.
 
-    Raise BuildError if plain torch is to be used, CompileError after a recent failure.
+    Raise BuildError if TRIALFLEET_PLAIN is set. Raise CompileError if a compilation for this recipe
+    failed in the last 6 hours.
     """
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("the environment variable TRIALFLEET_PLAIN is set")
@@ -206,7 +218,8 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
     """Return the library for `recipe` in the folder `place`, and compile it first if needed.
 
-    Raise CompileError if that fails, or failed before without `again`, else BuildError or OSError.
+    Raise CompileError if the compilation fails, or failed in the last 6 hours. `again` ignores an
+    earlier failure. Raise BuildError or OSError for other faults.
     """
     place.mkdir(parents=True, exist_ok=True)
     with _lock_build(place / f"{recipe.folder}.lock"):

@@ -57,7 +57,10 @@ def schemas() -> list[str]:
 
 
 def _load() -> tuple[Literal["cuda", "cpu", "plain"], str]:
-    """Load the kernels or define those of plain.py, and return IMPLEMENTATION and REASON."""
+    """Load the kernels, and return IMPLEMENTATION and REASON.
+
+    If there is no usable library, the functions of plain.py become the operators.
+    """
     try:
         build.load(build.find_or_build())
     except (toolchain.BuildError, OSError) as error:

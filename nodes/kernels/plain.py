@@ -64,7 +64,10 @@ def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tenso
 def dropout_mask(
     shape: torch.Size, rng: Tensor, layer: int, p: float, offset: int = 0, width: int = 0
 ) -> Tensor:
-    """Return a mask of the shape (rows, columns) that is True where dropout keeps an element."""
+    """Return a mask [rows, columns] that is True where dropout keeps an element.
+
+    `shape` is (rows, columns). The other arguments are as for `bias_relu_dropout`.
+    """
     # As in the kernels, an element's index i is offset + row · width + column. Eight elements share
     # the block of random numbers with the counter (i // 8, layer, step). A block has four words, or
     # eight halves. Element i uses half i % 8, where half 0 is the lower half of the first word.

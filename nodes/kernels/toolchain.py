@@ -62,7 +62,10 @@ def compilers() -> Compilers:
 
 
 def find_nvcc(cuda: str) -> str:
-    """Return the path of an nvcc with the major version of `cuda`, torch's. Raise BuildError."""
+    """Return the path of an nvcc that has the same major version as `cuda`, torch's CUDA version.
+
+    Raise BuildError if there is none.
+    """
     others = []
     for path in filter(shutil.which, dict.fromkeys(_nvcc_candidates())):
         output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
@@ -91,14 +94,20 @@ def parse_version(text: str) -> tuple[int, ...]:
 
 
 def parallel_compilers() -> int:
-    """Return how many compilers may run at once: in HTCondor's jobs one, to save memory."""
+    """Return how many compilers may run at the same time.
+
+    This is the number of cores. In a job of HTCondor it is 1, to save memory.
+    """
     return 1 if "_CONDOR_SCRATCH_DIR" in os.environ else len(os.sched_getaffinity(0))
 
 
 def compile_commands(
     architectures: Sequence[str], chosen: Compilers, objects: Path
 ) -> dict[str, list[str]]:
-    """Return the command for each source file of csrc/, which writes to the folder `objects`."""
+    """Return the commands that compile the source files of csrc/, by file name.
+
+    The commands write to the folder `objects`.
+    """
     include = ["-isystem", str(PACKAGES / "torch" / "include")]
     cxx = [chosen.cxx, *CXX_FLAGS, *DEFINES, *include]
     nvcc = [chosen.nvcc, "-ccbin", chosen.cxx]
@@ -140,7 +149,8 @@ def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str
 def loaded_libraries() -> list[str]:
     """Return the paths of torch's libraries in this process, with which the kernels are linked.
 
-    Another OpenMP would have its own threads, and another CUDA may not be installed.
+    So the kernels use the same OpenMP and CUDA runtimes as torch. Another OpenMP runtime would have
+    its own threads, and another CUDA runtime may not be installed.
     """
     # Each distribution of torch has them in a different place.
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
@@ -151,7 +161,9 @@ def loaded_libraries() -> list[str]:
 def run(unit: str, command: list[str]) -> tuple[str, float]:
     """Run the command that compiles or links `unit`, and return `unit` and the command's seconds.
 
-    Raise CompileError if the command fails, or a plain BuildError if it may succeed later.
+    `unit` is the name of a source file or of the library. Raise CompileError if the command fails.
+    If it was killed, or memory or disk space was short, raise a plain BuildError, because a later
+    attempt may succeed.
     """
     start = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -127,7 +127,8 @@ def decide(memory: Memory, seen: Observations, idle_minutes: float) -> Decision:
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the GPUs to take offline, from a slot's ClassAd.
 
-    Return None, which changes nothing, if the probe hasn't found the machine healthy.
+    A healthy machine may have some sick GPUs. If the probe has not found the machine healthy,
+    return None. The agent then takes no GPU offline or online.
     """
     if slot.get(HEALTHY) is not True:
         return None
@@ -149,8 +150,9 @@ def update_memory(memory: Memory, seen: Observations) -> Memory:
 def after_drain_cancelled(memory: Memory, seen: Observations) -> Memory:
     """Return `memory`, without the machine's cause to leave if the machine may stay.
 
-    It may stay if it was idle and a job came before the drain, or if a person has cancelled the
-    drain and the cause isn't in LASTING.
+    A machine with the cause `idle` may stay if a job has started before the drain. After a person
+    has cancelled the drain with `condor_drain -cancel`, the machine may stay unless the cause is in
+    LASTING.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:

@@ -1,7 +1,8 @@
 """Calls HTCondor's tools on a node, for example to read its state or to drain it.
 
 Only `in_collector` and `bandwidths` need the manager. The address of the startd, HTCondor's daemon
-here, is in a file. The startd recognises the tools' account, root, by the method FS.
+here, is in a file on this machine. The tools run as root. The startd recognises root by HTCondor's
+authentication method FS.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ LOOKED_AT = ("Name", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK
 
 
 class Condor:
-    """This machine's HTCondor, with the configuration that its tools find ($CONDOR_CONFIG)."""
+    """This machine's HTCondor.
+
+    Its tools read the configuration file that $CONDOR_CONFIG names. If this variable is not set,
+    they read HTCondor's default file.
+    """
 
     def __init__(self) -> None:
         self._history_read = 0
@@ -56,7 +61,11 @@ class Condor:
         )
 
     def in_collector(self) -> bool:
-        """Return whether the pool's manager lists the machine that `read_startd` has found."""
+        """Return whether the pool's manager lists this machine.
+
+        Call `read_startd` first, which finds the machine's name. If the manager doesn't answer,
+        return False.
+        """
         wanted = ["-constraint", f'Name == "{self._name}"', "-attributes", "Name"]
         try:
             return bool(self._name and query([*STATUS, *wanted]))
@@ -87,7 +96,10 @@ class Condor:
             raise StepError(f"{file}: {error}") from error
 
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
-        """Return the memory bandwidths of other machines in GB/s, by GPU model, as last known."""
+        """Return one memory bandwidth, in GB/s, for each other machine, by GPU model.
+
+        If the manager can't be reached, return the last known values.
+        """
         with suppress(StepError):
             self._bandwidths = privileged_readings.bandwidths(
                 query(privileged_readings.QUERY), besides=self._instance
@@ -95,7 +107,10 @@ class Condor:
         return self._bandwidths
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return the latest jobs that failed here, when the history was last readable."""
+        """Return the latest jobs that failed here.
+
+        If the startd's history can't be read, return the result of the previous call.
+        """
         try:
             written = Path(self._value("STARTD_HISTORY")).stat().st_mtime_ns
             if written != self._history_read:

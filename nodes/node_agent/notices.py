@@ -52,7 +52,10 @@ def read(metadata: Imds) -> Notices:
 
 
 def format_notice(notice: str, words: str) -> str:
-    """Return `words` with the fields of the JSON object `notice`, or else `notice` itself."""
+    """Return the template `words`, filled with the fields of the JSON object `notice`.
+
+    If `notice` is not JSON or lacks a field, return the text of `notice` in one line.
+    """
     try:
         return words.format_map(json.loads(notice))
     except (ValueError, LookupError, TypeError):

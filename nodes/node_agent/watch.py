@@ -122,7 +122,10 @@ class Agent:
         )
 
     def _look_at_fence(self) -> str:
-        """Keep jobs from the metadata, every FENCE seconds. Return why this failed, or ""."""
+        """Keep jobs from the instance's metadata. Return "", or the reason for a failure.
+
+        If the last check was less than FENCE seconds ago, only return its result.
+        """
         if self._uptime() - self._fenced < FENCE:
             return self._unfenced
         self._fenced = self._uptime()
@@ -148,7 +151,8 @@ class Agent:
     def _cancel_shutdown(self, decision: Decision) -> Decision:
         """Cancel the shutdown scheduled at boot if `decision` says so, and return the decision.
 
-        After a failure, the node counts as not joined, so that the next step tries again.
+        After a failure, the memory in the returned decision says that the node has not joined. So
+        the next step tries again.
         """
         if not decision.cancel_switch:
             return decision

@@ -61,7 +61,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_readings(path: str) -> Readings:
-    """Return the readings in the file `path`. An unusable file is their only problem."""
+    """Return the readings in the file `path`.
+
+    If the file can't be used, return readings with the error as their only problem.
+    """
     try:
         return Readings.from_table(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

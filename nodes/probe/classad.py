@@ -46,14 +46,21 @@ def classad(readings: Readings, health: Verdict) -> str:
 
 
 def usable_gpus(readings: Readings, health: Verdict) -> list[Gpu]:
-    """Return the GPUs that trials can get: on a healthy machine the healthy ones, else all."""
+    """Return the GPUs that the ClassAd describes.
+
+    On a healthy machine these are the healthy GPUs, because trials get no others. On a sick machine
+    these are all GPUs.
+    """
     return [gpu for gpu in readings.gpus if not (health.healthy and gpu.id in health.sick)]
 
 
 def worst_value(
     gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], worst: Callable[..., float]
 ) -> float | None:
-    """Return the worst `value` of the GPUs, by `min` or `max`, or None if all are unknown."""
+    """Return the worst of the GPUs' values, or None if all of them are unknown.
+
+    `value` returns a GPU's value. `worst` is `min` if lower values are worse, else `max`.
+    """
     known = [found for gpu in gpus if (found := value(gpu)) is not None]
     return worst(known) if known else None
 

@@ -84,9 +84,10 @@ def has_device(root: Path = Path("/")) -> bool:
 
 
 def add_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
-    """Return the readings with the driver's errors (Xid) of each GPU, and the others in `xids`.
+    """Assign the driver's errors (Xid) in `found` to their GPUs, and return the new readings.
 
-    If `found` is None, nothing is known, and the readings stay as they are.
+    Errors of GPUs that `readings.gpus` lacks go into the machine's `xids`. If `found` is None,
+    return the readings unchanged.
     """
     if found is None:
         return readings
@@ -148,9 +149,12 @@ def add_measurements(
 ) -> tuple[Gpu, str]:
     """Return a GPU with its measurements, and the reason why some are missing.
 
-    `ended` is True if the measurement ended by itself, `hung` if a step exceeded its time limit.
-    The GPU gets a `problem` instead of the reason if the measurement hung, reported a problem, or
-    died. A measurement that ran out of time isn't the GPU's problem.
+    `ended` is True if the measurement ended by itself. `hung` is True if it was killed because a
+    step exceeded its time limit.
+
+    The GPU is sick if the measurement hung, reported a problem, or ended before its last step. Then
+    the GPU's `problem` is set, and the reason is "". The GPU isn't sick if the measurement was
+    killed at the time limit of all measurements.
     """
     reported = list(output_lines)
     found = {name: value for line in reported for name, value in line.get("found", {}).items()}
@@ -169,7 +173,10 @@ def add_measurements(
 
 
 def kernels_load(code: int | None, output: str) -> bool | None:
-    """Return whether KERNELS, by its exit code and output, loads CUDA kernels; None: unknown."""
+    """Return whether trialfleet's CUDA kernels are built and can be loaded, or None if unknown.
+
+    `code` and `output` are the exit code and the output of the command KERNELS.
+    """
     try:
         status = json.loads(output) if code == 0 else {}
         return status["implementation"] == "cuda" and bool(status["library"])

@@ -101,7 +101,10 @@ def machine_complaints(readings: Readings) -> Iterator[str]:
 
 
 def each_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
-    """Yield each problem once, with the numbers of the GPUs that have it in their list."""
+    """Yield each problem once, with the numbers of the GPUs that have it.
+
+    `of_gpus` has one list of problems for each GPU in `readings`.
+    """
     for text in dict.fromkeys(text for problems in of_gpus for text in problems):
         numbers = (
             str(gpu.index)
@@ -193,7 +196,10 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
-    """Return the median bandwidth, in GB/s, of LIKE or more other nodes with this GPU, or None."""
+    """Return the median memory bandwidth, in GB/s, of other nodes with this GPU's model.
+
+    Return None if fewer than LIKE other nodes have this model.
+    """
     others = readings.pool.get(gpu.name, ())
     return statistics.median(others) if len(others) >= LIKE else None
 

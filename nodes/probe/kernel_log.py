@@ -19,7 +19,10 @@ class Xid(NamedTuple):
 
 
 def address(text: str) -> str:
-    """Return a PCI address, which has several forms, as `0000:00:1e`, or "" for other text."""
+    """Return the PCI address in `text` in the form `0000:00:1e`, or "" if there is none.
+
+    The driver and nvidia-smi write PCI addresses in different forms.
+    """
     found = re.fullmatch(r"([0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})(\.[0-7])?", text.strip().lower())
     domain = int((found[1] or "0:")[:-1], 16) if found else 0
     return f"{domain:04x}:{found[2]}" if found else ""

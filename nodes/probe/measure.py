@@ -99,9 +99,10 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """Let one process at a time run the `with` block, which measures a GPU's link to the host.
+    """Let only one process at a time run the `with` block, which measures a GPU's link to the host.
 
-    $TRIALFLEET_PROBE_LINK names the lock's file, if there is one.
+    $TRIALFLEET_PROBE_LINK names the lock's file. If the variable is not set, processes don't
+    wait for each other.
     """
     if LINK not in os.environ:
         yield
@@ -155,7 +156,10 @@ def bandwidth(torch: Any, device: Any) -> float:
 def repeat_work(
     torch: Any, device: Any, work: Callable[[], object], times: int
 ) -> Callable[[], object]:
-    """Return a function that does `work` several times; on a GPU by one launch of a CUDA graph."""
+    """Return a function that does `work` repeatedly, `times` times.
+
+    On a GPU, all repetitions are one CUDA graph, which needs only one launch.
+    """
 
     def repeat() -> None:
         for _ in range(times):

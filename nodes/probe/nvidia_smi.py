@@ -72,7 +72,8 @@ def parse_gpu(index: int, element: ET.Element) -> Gpu:
 def ecc_uncorrected(element: ET.Element) -> int | None:
     """Return the number of uncorrectable errors in a GPU's memories since the driver was loaded.
 
-    Up to Pascal, it is `double_bit/total` in the XML, later the sum of `*_uncorrectable`.
+    For GPUs up to Pascal, the XML has this number under the name `double_bit/total`. For later
+    GPUs, it has several numbers, whose names contain `_uncorrectable`.
     """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:

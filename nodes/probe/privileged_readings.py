@@ -52,7 +52,10 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
 
 
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
-    """Return the bandwidths in GB/s in the ads of QUERY, by GPU name, but not of `besides`."""
+    """Return the nodes' memory bandwidths in GB/s, by GPU name.
+
+    `ads` are the ClassAds that QUERY returned. The EC2 instance `besides` is left out.
+    """
     found: dict[str, list[float]] = {}
     for ad in ads:
         if NAME in ad and BANDWIDTH in ad and ad.get(INSTANCE) != besides:

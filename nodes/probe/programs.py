@@ -44,7 +44,10 @@ class Program:
         return printed.decode(errors="replace")
 
     def silent_seconds(self) -> float:
-        """Return the seconds since the last call that found new output, or since the start."""
+        """Return for how many seconds the program has printed nothing.
+
+        They count from the program's start, or from the last call that found new output.
+        """
         printed, now = os.fstat(self.file.fileno()).st_size, time.monotonic()
         if printed != self._printed:
             self._printed, self._since = printed, now
@@ -56,7 +59,8 @@ def finish(
 ) -> list[ProgramEnd]:
     """Wait for the programs, and return how each of them ended.
 
-    Programs are killed at the monotonic time `by`, or after `patience(output)` silent seconds.
+    At the time `by` of the monotonic clock, programs that still run are killed. A program is killed
+    earlier if it prints nothing for more than `patience(output)` seconds.
     """
     silent: set[Program] = set()
     while running := [one for one in programs if one not in silent and one.process.poll() is None]:

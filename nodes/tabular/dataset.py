@@ -46,7 +46,10 @@ class Rows:
         return Rows(*(tensor.to(device) for tensor in self.tensors))
 
     def empty(self, count: int, device: torch.device, *, pinned: bool = False) -> Rows:
-        """Return `count` rows of zeros like these, in page-locked memory if `pinned`."""
+        """Return `count` rows of zeros on `device`, with the same columns and types.
+
+        `pinned` puts them in page-locked memory, from which copies to a GPU are faster.
+        """
         room = (
             torch.zeros(
                 (count, *tensor.shape[1:]), dtype=tensor.dtype, device=device, pin_memory=pinned
@@ -112,7 +115,10 @@ class Scale:
         return values.double() * self.deviation + self.mean
 
     def standardise(self, values: Tensor) -> Tensor:
-        """Clip and standardise values [n, d], to float32. A missing value becomes 0, the mean."""
+        """Clip the values, and return (values - mean) / deviation, float32 [n, d].
+
+        A missing value becomes 0, as if it were the mean.
+        """
         exact = values.double()
         if self.low is not None or self.high is not None:
             exact = exact.clamp(self.low, self.high)
@@ -150,7 +156,8 @@ class Dataset:
 def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
     """Return the rows of the region's table, standardised, in main memory.
 
-    Exit unless there is exactly one table. Raise ValueError or OSError if it can't be read.
+    Exit unless the region has exactly one table. Raise ValueError or OSError if the table can't be
+    read.
     """
     if len(t.data) != 1:
         sys.exit(
@@ -190,12 +197,18 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
 
 
 def training_share(t: trial.Trial, chosen: settings.Settings) -> float:
-    """Return the share of the training rows that the trial uses: `tune_fraction` or all."""
+    """Return the share of the training rows that the trial uses.
+
+    It is the setting `tune_fraction` in mode "tune", and 1 in the other modes.
+    """
     return chosen.tune_fraction if t.mode == "tune" else 1.0
 
 
 def sample(index: Tensor, fraction: float) -> Tensor:
-    """Return a random share of the numbers in `index`, in order, the same for every trial."""
+    """Return a random `fraction` of the numbers in `index`, in the same order.
+
+    Every trial gets the same numbers, so that the trials' results can be compared.
+    """
     count = max(1, round(fraction * len(index)))
     chosen = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:count]
     return index[chosen.sort().values]

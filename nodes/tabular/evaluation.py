@@ -17,8 +17,9 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the network's loss and other metrics on `rows`. Their names begin with `prefix`.
 
-    A regression's loss is that of the standardised target; rmse and mae have its own unit. Outputs
-    are float32 (or TF32), so that GPUs and CPUs are comparable.
+    In a regression, the loss is that of the standardised target. The rmse and mae are in the
+    target's own unit. Outputs are computed in float32, so that the results of GPUs and CPUs are
+    comparable. If the setting `precision` is "tf32", a GPU uses TF32 instead.
     """
     outputs = compute_outputs(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)
@@ -56,9 +57,9 @@ def compute_metrics(
 def auc(score: Tensor, positive: Tensor) -> float:
     """Return the area under the ROC curve, or NaN if one class has no rows.
 
-    `positive` [n] is True for rows of the second class. The area is the share of pairs with a row
-    of each class in which the positive row has the larger score. Pairs with equal scores count half
-    (the rank-sum formula of Mann and Whitney, 1947).
+    `positive` [n] is True for rows of the second class. Each of these rows forms a pair with each
+    row of the first class. The area is the share of pairs in which the positive row has the larger
+    score. Pairs with equal scores count half (the rank-sum formula of Mann and Whitney, 1947).
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups] of equal scores

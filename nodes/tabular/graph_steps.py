@@ -273,7 +273,10 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def _warm_up(self, batch: int) -> None:
-        """Take and undo steps, in which libraries allocate memory, and the ranks connect."""
+        """Take steps before a capture, and undo them.
+
+        In the first steps, libraries such as cuBLAS allocate memory, and the ranks connect.
+        """
         optimizer = self._optimizer
         state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]
         state += [self._clock, self._loss_sum]
@@ -285,9 +288,10 @@ class GraphSteps(Steps):
             tensor.copy_(saved)
 
     def _stay_near(self) -> None:
-        """Wait for the steps that were queued at the previous call.
+        """Wait for the GPU to finish the steps that were already queued at the previous call.
 
-        So a checkpoint needn't wait long, and the steps queued since keep the GPU busy.
+        This keeps the GPU's queue short, so that a checkpoint needn't wait long. The steps queued
+        since the previous call keep the GPU busy meanwhile.
         """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()

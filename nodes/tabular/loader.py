@@ -46,7 +46,10 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class RowOrders:
-    """The random order of the rows in each epoch. The next one is drawn while the device trains."""
+    """The random order of the rows in each epoch.
+
+    The next epoch's order is drawn while the device trains.
+    """
 
     def __init__(self, seed: int, rows: int, batch: int, team: Ranks) -> None:
         self._seed, self._rows, self._batch, self._team = seed, rows, batch, team
@@ -89,7 +92,10 @@ class ResidentLoader:
         self.order.copy_(self._orders.take(epoch))
 
     def ready(self, step: int) -> None:
-        """Prepare the step's rows on the device. Call this before each step, in order."""
+        """Prepare the step's rows on the device.
+
+        Call this before each step, in the order of the steps.
+        """
 
 
 class StreamedLoader:
@@ -124,7 +130,10 @@ class StreamedLoader:
         self._coming: Future[None] | None = None
 
     def ready(self, step: int) -> None:
-        """Prepare the step's rows. A chunk's first step also starts to load the next chunk."""
+        """Prepare the step's rows on the device.
+
+        In the first step of a chunk, this also starts to load the next chunk.
+        """
         chunk = step // self.steps
         if chunk == self._here:
             return
@@ -152,7 +161,10 @@ class StreamedLoader:
 
 
 class _Transfer:
-    """Copies chunks of rows into the halves 0 and 1 of a buffer on a CPU, at once."""
+    """Copies chunks of rows into the two halves, 0 and 1, of a buffer on the device.
+
+    This class is for CPUs, and copies at once. `_CudaTransfer` copies while the GPU works.
+    """
 
     pinned = False
 
@@ -160,10 +172,16 @@ class _Transfer:
         """Wait until the last copy into `half` is done. Then its sources can be overwritten."""
 
     def release(self) -> None:
-        """Let the next copy begin after the device's queued work, which reads the old rows."""
+        """Let the next copy begin after the device's queued work.
+
+        The queued work still reads the rows that the copy will overwrite.
+        """
 
     def send(self, waiting: list[Tensor], places: list[Tensor], half: int) -> None:  # noqa: ARG002
-        """Copy `waiting` to `places` in `half` when `release` allows it, in any thread."""
+        """Copy the tensors `waiting` to the tensors `places`, which belong to `half`.
+
+        The copy begins when `release` allows it. Any thread may call this.
+        """
         for tensor, place in zip(waiting, places, strict=True):
             place.copy_(tensor, non_blocking=True)
 
@@ -204,7 +222,10 @@ _last: dict[object, dataset.Dataset] = {}  # the last trial's rows, by their fil
 
 
 def load_rows(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
-    """Return the region's rows, on the device if they fit. Rows of the last trial are reused."""
+    """Return the region's rows, on the device if they fit there.
+
+    If this process's last trial used the same files and the same share of rows, reuse its rows.
+    """
     share = dataset.training_share(t, chosen)
     key = (*map(_file_state, t.data), share)
     data = _last.pop(key, None)
@@ -251,7 +272,11 @@ def free_gpu_memory(device: torch.device, share: float) -> float:
 
 
 def trial_memory(device: torch.device, share: float) -> float:
-    """Return the trial's memory in bytes: `share` of its GPU's, or the slot's, or the machine's."""
+    """Return the memory that belongs to the trial, in bytes.
+
+    On a GPU this is `share` of its memory. On a CPU it is the slot's memory or, outside of a slot,
+    the machine's memory.
+    """
     if device.type != "cpu":
         return torch.cuda.get_device_properties(device).total_memory * share
     try:

@@ -31,7 +31,10 @@ from trialfleet.nodes.tabular.steps import Steps
 
 
 class LocalSteps(Steps):
-    """Steps that `inner` takes on each rank by itself, and the averaging of all ranks' weights."""
+    """Training steps of this rank, and the averaging of all ranks' weights.
+
+    `inner` takes the steps. `steps.Steps` describes the methods.
+    """
 
     def __init__(
         self, inner: GraphSteps, chosen: settings.Settings, team: Ranks, steps_per_epoch: int
@@ -50,7 +53,10 @@ class LocalSteps(Steps):
         self._inner.begin(epoch, step, loss_sum)
 
     def take(self) -> None:
-        """Update the weights with the next batch; after `local_steps` steps, combine the ranks'."""
+        """Update the weights with the next batch.
+
+        After every `local_steps` steps, combine the weights of all ranks.
+        """
         self._inner.take()
         self._next += 1
         is_last = self._next == self._steps_per_epoch

@@ -118,9 +118,9 @@ def answers(
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
     """Return the same prediction [n, o] for each row of `held`, and the target [n] of these rows.
 
-    In a regression, the prediction is the mean target of the training rows of `source`, and both
-    are standardised by `scale`. In a classification, it is the classes' shares of the training
-    rows.
+    `source` is the region's table, and `held` has its validation and test rows. In a regression,
+    the prediction is the mean target of the training rows. `scale` standardises the prediction and
+    the target. In a classification, each class is predicted with its share of the training rows.
     """
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)
@@ -175,7 +175,10 @@ def categorical_column(source: table.Table, name: str) -> tuple[npt.NDArray[np.i
 def translate_codes(
     codes: npt.NDArray[np.int32], words: list[str], vocabulary: list[str]
 ) -> npt.NDArray[np.int32]:
-    """Return `codes` [n] of `words` as codes of `vocabulary`, with 0 for an unknown word."""
+    """Return `codes` [n] of the vocabulary `words` as codes of `vocabulary`.
+
+    A word that `vocabulary` doesn't have gets the code 0.
+    """
     known = table.category_codes(vocabulary)
     return np.array([0, *(known.get(table.category(word), 0) for word in words)], np.int32)[codes]
 
@@ -223,7 +226,10 @@ def unseen_categories(wanted: table.Columns, source: table.Table) -> UnseenCateg
 
 
 def check_target(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless the model `wanted` predicts a table's target and all its classes."""
+    """Raise ValueError unless a model predicts a table's target and knows all its classes.
+
+    `columns` are the table's, and `wanted` are the model's.
+    """
     if (columns.target, columns.kind) != (wanted.target, wanted.kind):
         now, then = (f"{each.target!r} ({each.kind})" for each in (columns, wanted))
         raise ValueError(f"the target is {now}, but the model predicts {then}")
@@ -236,7 +242,10 @@ def check_target(columns: table.Columns, wanted: table.Columns) -> None:
 
 
 def check_columns(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless a table has all columns of the model `wanted`, of the same types."""
+    """Raise ValueError unless a table has all columns that a model needs, with the same types.
+
+    `columns` are the table's, and `wanted` are the model's.
+    """
     wanted.check_header([*columns.needed_columns, *columns.empty])
     for name in wanted.needed_columns:
         if name in columns.empty:

@@ -16,7 +16,10 @@ EVALUATION_NUMBERS = 1 << 23  # numbers of the widest layer at once; this limits
 
 
 class Network(nn.Module):
-    """A multi-layer perceptron for numeric columns and embeddings of categorical columns."""
+    """A multi-layer perceptron, whose hidden layers all have the same width.
+
+    Its inputs are the numeric columns and the embeddings of the categorical columns.
+    """
 
     first_code: Tensor
 
@@ -50,9 +53,10 @@ class Network(nn.Module):
 
 
 def compute_loss(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean") -> Tensor:
-    """Return the mean loss of outputs [b, o] for target [b]; with "none", each row's.
+    """Return the mean loss of outputs [b, o] for target [b].
 
-    It is the squared error if `kind` is "regression", else the cross-entropy.
+    The loss is the squared error if `kind` is "regression", else the cross-entropy. If `reduction`
+    is "none", return each row's loss [b] instead of the mean.
     """
     if kind == "multiclass":
         return functional.cross_entropy(outputs, target, reduction=reduction)
@@ -69,7 +73,10 @@ def copy_weights(network: Network) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def compute_outputs(network: Network, numeric: Tensor, categorical: Tensor) -> Tensor:
-    """Return the outputs [n, o] without dropout, for rows that may be on another device."""
+    """Return the outputs [n, o] without dropout, on the network's device.
+
+    The rows may be on another device.
+    """
     device, training = network.first_code.device, network.training
     widest = max(max(w.shape) for w in network.layers.parameters() if w.ndim > 1)
     rows = max(1, EVALUATION_NUMBERS // widest)

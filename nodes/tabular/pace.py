@@ -14,9 +14,9 @@ SECONDS = 0.05  # between checks, approximately
 class Pace:
     """Counts the steps until the next check.
 
-    A check is due after about SECONDS seconds, and at the latest after `max_steps` steps. The
-    number of steps begins with 1, and at most doubles each time: a GPU's first steps are only
-    queued, and so don't show the true speed.
+    A check is due about SECONDS seconds after the previous one, and at the latest after `max_steps`
+    steps. The number of steps between two checks begins with 1, and at most doubles each time. A
+    GPU's first steps are only queued and seem to take no time, so they don't show the true speed.
     """
 
     def __init__(self, max_steps: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -31,10 +31,10 @@ class Model:
 
     @property
     def significant_digits(self) -> int:
-        """The number of digits with which to print predictions, at most 17.
+        """The number of significant digits with which to print predictions.
 
         If the target's mean is much larger than its deviation, all predictions begin with the same
-        digits. DIGITS more are shown.
+        digits. The result is DIGITS more than the number of these digits, and at most 17.
         """
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
@@ -60,7 +60,10 @@ class Model:
 
 
 def load_model(folder: Path) -> Model:
-    """Return a trial's model. Raise OSError, or ValueError if it isn't the built-in trainer's."""
+    """Return the model that a trial has saved in `folder`.
+
+    Raise OSError if it can't be read, and ValueError if it isn't a model of the built-in trainer.
+    """
     if folder.is_dir() and not (folder / "model.json").exists():
         left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise ValueError(

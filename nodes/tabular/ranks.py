@@ -69,7 +69,10 @@ class Ranks:
 
     @staticmethod
     def join() -> Ranks:
-        """Connect this process with the trial's other ranks. If it trains alone, `count` is 1."""
+        """Connect this process with the other ranks of the trial.
+
+        If the process trains alone, there is no connection, and `count` is 1.
+        """
         given = os.environ
         if not is_rank() and not in_gang():
             return Ranks()
@@ -101,11 +104,14 @@ class Ranks:
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
     def any_wished(self, *, wish: bool) -> bool:
-        """Return whether `wish` was True on any rank a few steps ago, the same on all ranks.
+        """Return whether `wish` was True on any rank a few steps ago.
 
-        Call this in each step. A vote takes longer than a small step, so the ranks vote every few
-        steps, and the answer in other steps is False. To avoid waiting, a vote returns the result
-        of the previous vote. A single rank gets its own `wish` at once.
+        `wish` says whether this rank wants something, such as to save a checkpoint. Call this in
+        each step. All ranks get the same answer.
+
+        A vote takes longer than a small step, so the ranks only vote every few steps. In other
+        steps the answer is False. To avoid waiting, a vote returns the result of the previous vote.
+        A single rank gets its own `wish` at once.
         """
         if self.count == 1:
             return wish

@@ -126,8 +126,9 @@ class Settings:
     def is_sharded(self, weights: int, memory: float) -> bool:
         """Return whether the network is divided among ranks, or is partly in main memory.
 
-        If the settings leave this open, the number of `weights` and the smallest `memory` of all
-        ranks, in bytes, decide. Raise SettingError if `precision` doesn't allow the result.
+        If the settings leave this open, the network's size decides. `weights` is the number of
+        parameters. `memory` is the smallest memory of all ranks, in bytes. Raise SettingError if
+        the network must be sharded because of its size, but `precision` doesn't allow it.
         """
         if self._sharding_settings():
             return True
@@ -199,7 +200,10 @@ GAINS = {"auc", "accuracy", "r2"}  # metrics to maximise; all others are to be m
 
 
 def metric_names(kind: str) -> list[str]:
-    """Return the names of a trial's metrics, such as "val_auc", by the `kind` of task."""
+    """Return the names of a trial's metrics, such as "val_auc".
+
+    `kind` is the kind of task: "binary", "multiclass" or "regression".
+    """
     names = ("loss", *METRICS[kind])
     return [part + name for part in ("val_", "test_") for name in names]
 

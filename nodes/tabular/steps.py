@@ -29,7 +29,10 @@ class Steps(Protocol):
     is_sharded: bool = False
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
-        """Prepare for an epoch's steps from `step` on, after steps with `loss_sum`."""
+        """Prepare for an epoch's steps from `step` on.
+
+        `loss_sum` is the sum of the losses of the epoch's earlier steps.
+        """
 
     def take(self) -> None:
         """Update the weights with the next batch of the epoch."""
@@ -47,7 +50,10 @@ class Steps(Protocol):
         """Continue from `state`, which `state()` has returned. Restore the weights first."""
 
     def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the whole network's weights on rank 0, put together from the ranks' `weights`."""
+        """Return the whole network's weights, put together from the `weights` of each rank.
+
+        Only rank 0 gets all weights.
+        """
         return weights
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -88,7 +88,10 @@ class Table:
     split: npt.NDArray[np.int8]
 
     def used(self) -> Table:
-        """Return the table for training, without the columns from which a model can't learn."""
+        """Return the table for training, without the columns in `columns.unused`.
+
+        A model can't learn from unused columns, such as one with the same value in each row.
+        """
         columns, unused = self.columns, {*self.columns.unused}
         if not unused:
             return replace(self, columns=replace(columns, empty=[]))
@@ -198,7 +201,10 @@ def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
 
 
 def read_table(path: Path) -> Table:
-    """Return the table in a file of `write_table`. Raise ValueError for others, or OSError."""
+    """Return the table from a file that `write_table` or `save_table` wrote.
+
+    Raise ValueError for any other file, and OSError if the file can't be read.
+    """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             columns = Columns(**json.loads(str(arrays["meta"])))

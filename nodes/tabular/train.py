@@ -45,7 +45,10 @@ def main() -> NoReturn:
 
 
 def train_one(t: trial.Trial) -> None:
-    """Train one trial or, in mode "evaluate", measure its models, and exit with the result."""
+    """Train one trial, and exit with its result.
+
+    In mode "evaluate", measure the trial's models instead.
+    """
     if t.mode == "evaluate":
         measure_models(t)
     try:
@@ -90,7 +93,10 @@ def check(chosen: settings.Settings, t: trial.Trial) -> None:
 
 
 def require_gpus(t: trial.Trial) -> None:
-    """Exit unless the trial's GPUs are usable: it never trains on CPUs instead."""
+    """Exit unless the trial's GPUs are usable.
+
+    A trial for GPUs never trains on CPUs instead.
+    """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < t.gpus:
         sys.exit(
@@ -233,7 +239,10 @@ def count_parameters(module: torch.nn.Module) -> int:
 
 
 def matmul_dtype(chosen: settings.Settings, device: torch.device) -> torch.dtype:
-    """Return the type of the hidden layers' products: on a GPU, `precision` decides."""
+    """Return the type of the hidden layers' matrix products.
+
+    On a CPU it is float32. On a GPU the setting `precision` decides.
+    """
     if device.type == "cpu":
         return torch.float32
     if chosen.precision != "auto":
@@ -322,7 +331,10 @@ class Training:
             self.trial.yield_node()
 
     def is_due(self) -> bool:
-        """Return whether to save now. If the ranks must save together, all get the same answer."""
+        """Return whether to save a checkpoint now.
+
+        If the ranks must save together, all of them get the same answer.
+        """
         team, t = self.team, self.trial
         if not team.in_gang:
             return team.any_wished(wish=t.should_checkpoint())
@@ -356,7 +368,10 @@ class Training:
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
 
     def save(self) -> None:
-        """Let rank 0 write a checkpoint for any device. Except in a gang, the other ranks wait."""
+        """Write a checkpoint, from which any device can continue.
+
+        Only rank 0 writes it. Except in a gang, the other ranks wait until it is written.
+        """
         if self.team.first or self.steps.is_sharded:
             state = {
                 "progress": dataclasses.asdict(self.progress),

@@ -70,9 +70,10 @@ def _deactivating_values(
     having: Sequence[FrozenTrial],
     lacking: Sequence[FrozenTrial],
 ) -> set[float]:
-    """Return the values of `other` without A, in Optuna's internal representation; often none.
+    """Return the values of the parameter `other` for which another parameter A does not exist.
 
-    `having` are the trials with A, `lacking` are the complete trials without A.
+    `having` are the trials with A, `lacking` are the complete trials without A. The values have
+    Optuna's internal representation. The result is empty if A does not depend on `other`.
     """
     if any(other not in each.params for each in having):
         return set()

@@ -70,11 +70,13 @@ def suggest(
 ) -> Suggestion:
     """Return the point to try next. It is new, unless no point outside `history` is found.
 
-    The first of the `startup_trials` has the default values. The others take good points of
-    `previous`, then points of a scrambled Sobol sequence, which covers the space evenly. With
-    `previous`, there are half as many. Only trialfleet's own sampler learns from `previous`.
+    The first point has the default values. The other start-up trials take good points of
+    `previous`, then points of a scrambled Sobol sequence, which covers the space evenly. After the
+    start-up trials, the sampler proposes. Only trialfleet's own sampler learns from `previous`.
 
     `history` has all trials so far, in the order of their creation, with their active parameters.
+    `startup_trials` includes the trial with the default values. With `previous`, there are half as
+    many start-up trials.
     """
     if not history:
         return Suggestion(space.canonical(space.defaults()))
@@ -98,7 +100,8 @@ def suggest(
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point belongs to the start-up trials, which need no model.
 
-    After `startup_trials` trials, further ones follow until the model has enough results.
+    The first `startup_trials` trials are start-up trials. Further ones follow until
+    `results_awaited(startup_trials)` trials have a measured or predicted result.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)
@@ -135,10 +138,11 @@ def _propose(
 
 
 def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun: int) -> Point:
-    """Return a point that is not in `taken`, if there is one, or else any point.
+    """Return the next point of the Sobol sequence that is not in `taken`.
 
-    The candidates are DESIGN_TRIES points of the Sobol sequence, from the place of the next trial
-    on, after `begun` trials, and then all points of the space, if there are at most ENUMERABLE.
+    The search starts at the place of the next trial, after `begun` trials, and tries DESIGN_TRIES
+    points of the sequence. Then it tries all points of the space, if there are at most ENUMERABLE.
+    If all these points are taken, the result is the first point that was tried.
     """
     design = _design_points(space, seed, begun - 1)  # the first trial has the defaults
     first = next(design)

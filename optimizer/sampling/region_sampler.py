@@ -52,10 +52,11 @@ class RegionSampler(BaseSampler):
     """
 
     def __init__(self, *, seed: int | None = None, n_startup_trials: int = 10) -> None:
-        """Create a sampler with a `seed`, by default a random one.
+        """Create a sampler. Without a `seed`, each sampler has a different seed.
 
         The first two trials are random, because the sampler only proposes parameters that two
-        earlier trials have. The next follow a Sobol sequence until `n_startup_trials` are complete.
+        earlier trials have. The next trials follow a Sobol sequence. Once `n_startup_trials` trials
+        are complete, the Gaussian process proposes.
         """
         self._seed = _any_seed() if seed is None else int(seed)
         self._startup = n_startup_trials
@@ -67,9 +68,10 @@ class RegionSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters of two or more trials whose latest range has several values.
+        """Return the parameters that occur in two or more trials, with their latest ranges.
 
-        The name of a parameter of only one trial may be unique to that trial.
+        A parameter of only one trial is left out, because its name may be unique to that trial. A
+        parameter whose latest range has a single value is left out, too.
         """
         found: dict[str, BaseDistribution] = {}
         counts: Counter[str] = Counter()
@@ -128,7 +130,10 @@ def _any_seed() -> int:
 
 
 def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
-    """Return a finite loss for each of `trials`, of which at least one is complete."""
+    """Return a finite loss for each of `trials`.
+
+    The trials are complete, failed or pruned, and at least one is complete.
+    """
     violations = [
         _constraint_violation(each) if each.state == TrialState.COMPLETE else None
         for each in trials

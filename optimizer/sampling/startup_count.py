@@ -1,12 +1,12 @@
 """The number of start-up trials, and the first trial that the sampler's model proposes.
 
-There are two start-up trials per parameter, but at least 5, as in Ax
-(`calculate_num_initialization_trials`, https://github.com/facebook/Ax). The limits, of which a
-later one precedes an earlier one, are:
+Ax, another optimiser, takes two start-up trials per parameter, at least 5 and at most a fifth of
+the trials (`calculate_num_initialization_trials`, https://github.com/facebook/Ax). trialfleet also
+takes two per parameter and at least 5, but has other limits:
 
+- at most a third of the trials, even if that is less than 5
 - at most 10, the number that Optuna's GPSampler always uses
-- at most a third of the trials (Ax: a fifth)
-- at least 2
+- at least 2, even if that is more than a third
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ PART = 3  # one in three trials of the budget
 
 
 def default_startup(trials: int, parameters: int) -> int:
-    """Return the number of start-up trials, for `parameters` with several values."""
+    """Return the number of start-up trials, at most `trials`.
+
+    `parameters` is the number of parameters that have several values.
+    """
     wanted = min(MOST, max(LEAST, PER_PARAMETER * parameters))
     # a single point, the defaults, shows the effect of no parameter
     return min(trials, max(2, min(wanted, math.ceil(trials / PART))))
@@ -43,11 +46,12 @@ def results_awaited(startup: int) -> int:
 def first_model_trial(
     startup: int, trials: int, lanes: int, *, has_previous: bool = False
 ) -> int | None:
-    """Return the number, from 1, of the first of `trials` that the model proposes; None if none is.
+    """Return the number of the first trial that the model proposes. Numbers begin at 1.
 
+    `trials` is the number of all trials. The result is None if the model proposes none of them.
     `lanes` trials run in parallel, so `lanes` trials are created before the first result. With
-    `has_previous`, earlier runs have results, and `startup` is halved. A failed trial would delay
-    the model.
+    `has_previous`, earlier runs have results, and `startup` is halved. The function assumes that no
+    trial fails: a failed trial would delay the model.
     """
     startup = halve_startup(startup) if has_previous else startup
     first = max(startup, min(lanes, trials) - 1 + results_awaited(startup)) + 1

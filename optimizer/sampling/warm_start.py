@@ -78,7 +78,10 @@ class PreviousTasks:
         return (list(found), Teachers(list(found.values()))) if found else None
 
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
-        """Yield this region's best points in earlier runs, then `count` points for all tasks."""
+        """Yield points for start-up trials, first this region's best points in earlier runs.
+
+        Then yield at most `count` points that together suit all tasks (`Teachers.portfolio`).
+        """
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
             usable = (usable_point(space, task.points[place]) for place in order)

@@ -73,7 +73,10 @@ class Prediction:
         return most * math.sqrt(float(self.weights @ (away / most) ** 2))
 
     def shifted(self, by: float, deviation: float) -> Prediction:
-        """Return the prediction plus a difference with the mean `by` and this `deviation`."""
+        """Return the prediction plus a random difference.
+
+        The difference has the mean `by` and the standard deviation `deviation`.
+        """
         return Prediction(self.weights, self.means + by, np.hypot(self.deviations, deviation))
 
     def probability_below(self, loss: float) -> float:
@@ -123,9 +126,9 @@ class CurveModel:
     def _calibrate(self, found: Prediction, step: float) -> Prediction:
         """Convert `found` to the units of the reports, and widen it if it is too certain.
 
-        That is, if predictions from reports up to `step` have a calibration factor above 1. Then
-        the variance of the mixture's means is added to each variance in the mixture, and the
-        deviations are multiplied by the factor.
+        `found` was made from the reports up to `step`. It is widened if the calibration factor for
+        `step` is above 1. Then the variance of the mixture's means is added to the variance of each
+        normal distribution in the mixture, and the deviations are multiplied by the factor.
         """
         wider = self._misses.get(step)
         if wider is None:
@@ -139,9 +142,10 @@ class CurveModel:
     def _calibration_factor(self, until: float) -> float:
         """Return the factor by which the standard deviations of predictions are too small.
 
-        The ends of the n complete curves with later reports are predicted from their reports up to
-        `until`, with the errors z in standard deviations. The factor is √((Σ z² + _DOUBT²) / n), so
-        it is larger for few curves. For none it is 1.
+        The complete curves that have reports after `until` are used: the end of each is predicted
+        from its reports up to `until`. z is a prediction's error in standard deviations. For n
+        curves, the result is √((Σ z² + _DOUBT²) / n). The constant _DOUBT makes the result larger
+        if n is small. If n is 0, the result is 1.
         """
         away = []
         for t, y in self._curves:

@@ -71,9 +71,9 @@ def text(ad: Mapping[str, Any], name: str) -> str | None:
 
 
 def from_json(text: str) -> list[dict[str, Any]]:
-    """Return the ads in a tool's JSON output, perhaps none. ValueError if it is not JSON.
+    """Return the ads in a tool's JSON output. ValueError if the output is not JSON.
 
-    Attributes whose value is `undefined` or an expression are left out.
+    Leave out attributes whose value is `undefined` or an expression. An empty output has no ads.
     """
     return [
         {

@@ -49,7 +49,7 @@ def _exit(_number: int, _frame: FrameType | None) -> None:
 def stop_if_pressed() -> None:
     """Raise KeyboardInterrupt if Ctrl-C was pressed in the current `delay_ctrl_c` block.
 
-    Long steps call this. Ctrl-C is still handled when the block ends.
+    Long steps in the block call this. The delayed Ctrl-C is still handled when the block ends.
     """
     if _pressed and (_pressed.is_set() or signal.SIGINT in signal.sigpending()):
         raise KeyboardInterrupt
@@ -57,7 +57,10 @@ def stop_if_pressed() -> None:
 
 @contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let SIGTERM and SIGINT call `handler` during the block; change nothing in other threads."""
+    """Let SIGTERM and SIGINT call `handler` during the block.
+
+    Outside the main thread, nothing changes.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

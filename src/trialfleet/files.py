@@ -126,8 +126,8 @@ def lock_file(lock: Path, *, wait: bool) -> Iterator[bool]:
 def folder_stamp(folder: Path) -> int:
     """Return the time in ns when an entry of `folder` was last created, renamed or removed.
 
-    The result is 0 for a missing folder, and for a second after a change, because another change
-    may still get the same time.
+    The result is 0 for a missing folder. It is also 0 if the last change is less than a second old,
+    because another change may still get the same time.
     """
     try:
         changed = os.stat(folder).st_mtime_ns  # noqa: PTH116 - it takes half the time
@@ -230,9 +230,10 @@ def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
 
 
 def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
-    """Return a file's JSON object, which must have `keys` and be of the type `shape`, if given.
+    """Return a file's JSON object, which must have `keys`.
 
-    InputError if the file is missing, can't be read or is damaged.
+    If `shape` is given, the object must also be of this type. InputError if the file is missing,
+    can't be read or is damaged.
     """
     return checked_record(path, lambda: read_regular(path), keys, shape)
 
@@ -240,7 +241,10 @@ def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
 def checked_record(
     path: Path, read: Callable[[], bytes], keys: Sequence[str], shape: Any
 ) -> dict[str, Any]:
-    """Return the JSON object that `read` returns, like `read_record`, with errors about `path`."""
+    """Return the JSON object in the bytes from `read`, checked as in `read_record`.
+
+    The errors name `path`.
+    """
     try:
         text = read().decode()
         found = parse_json(text) if text.strip() else None

@@ -40,10 +40,11 @@ class Imds:
     """The instance's metadata, by version 2 of AWS's service IMDS (with a session token)."""
 
     def __init__(self, base: str = "", timeout: float = 5, waits: Sequence[float] = ()) -> None:
-        """Set the service's URL, by default the environment's ENDPOINT or AWS's own.
+        """Set the service's URL and the `timeout` in seconds.
 
-        A request that gets no answer, 429 or 5xx is repeated after each wait in `waits`. The waits
-        and `timeout` are in seconds.
+        If `base` is empty, the URL comes from the SDKs' environment variable (see ENDPOINT), or is
+        AWS's own. A request that gets no answer, 429 or 5xx is repeated after each wait in `waits`
+        (seconds).
         """
         self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
         self._timeout, self._waits = timeout, waits
@@ -235,10 +236,11 @@ def signed_headers(
     keys: Credentials,
     now: datetime,
 ) -> dict[str, str]:
-    """Return `headers` and the headers that sign a request for AWS (signature version 4).
+    """Return the headers of a request together with AWS's signature, version 4.
 
-    `url` has no query, and its path is percent-encoded. `scope` is AWS's name of the service, and
-    the AWS region. `now` is in UTC, within 5 minutes of AWS's clock.
+    `headers` are included in the result. `url` has no query, and its path is already
+    percent-encoded. `scope` is AWS's name of the service, and the AWS region. `now` is in UTC,
+    within 5 minutes of AWS's clock.
     """
     parts, moment = urlsplit(url), now.strftime("%Y%m%dT%H%M%SZ")
     digest = hashlib.sha256(body).hexdigest()

@@ -9,9 +9,10 @@ _NORMAL = 1.4826  # a normal distribution's standard deviation per MAD: Rousseeu
 
 
 def middle_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return the median of `values`, and their standard deviation without the far ones.
+    """Return the median of `values`, and an estimate of their standard deviation.
 
-    The standard deviation is estimated from the MAD, the median absolute deviation.
+    The estimate is 1.4826 · MAD. MAD is the median absolute deviation, which one or two odd values
+    hardly change.
     """
     middle = median(values)
     return middle, _NORMAL * median(abs(value - middle) for value in values)

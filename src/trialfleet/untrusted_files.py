@@ -1,12 +1,12 @@
 """Safe reads and writes of untrusted files, which a job may have left or replaced.
 
 A job may leave a link, a device, a pipe, or a file of any size in its trial's folder on the access
-point. So only regular files are read, up to a maximum size, without following links or waiting for
-a pipe. Functions raise OSError if a file can't be read or written, and JobFileError, an OSError, if
-it is too large or not regular.
+point. So only regular files are read, up to a maximum size and without following links. Nothing
+here waits until a program writes to a pipe. Functions raise OSError if a file can't be read or
+written. They raise JobFileError, an OSError, if a file is too large or not regular.
 
-`root` is a folder that no job can replace, by default the file's own. Below it, a job may have
-replaced any folder by a link.
+`root` is a folder that no job can replace. Below `root`, a job may have replaced any folder by a
+link. By default, `root` is the file's own folder.
 """
 
 from __future__ import annotations

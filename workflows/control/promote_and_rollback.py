@@ -27,7 +27,11 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """A person's choice of a region's current model, of `run` instead of `previous`, if any."""
+    """A person's choice of a region's current model.
+
+    `folder` has the region's models. `run` is the run of the model that is now current. `previous`
+    is the run of the model that was current before; None if there was none.
+    """
 
     study: str
     region: str
@@ -45,8 +49,11 @@ def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
 
     Each of `models` is a run's id (for the models of all its regions), RUN/REGION, or a model's
     folder. `why` is stored in the region's history, and shown in the alert that sums up the day.
-    Exports that are unreachable now are updated later. InputError if a model does not exist (then
-    none is promoted) or can't be promoted (then the others are).
+    Exports that are unreachable now are updated later.
+
+    Raises:
+        InputError: a model does not exist, or can't be promoted. If a model does not exist, no
+            model is promoted. If a model can't be promoted, the others are.
     """
     done, left = promote_each([os.fspath(model) for model in models], why)
     follow(switch.folder for switch in done)
@@ -59,8 +66,12 @@ def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "
     """Make the previous model of a region current again; a second call goes back one model further.
 
     `region` is the region's name, STUDY/REGION, or the folder of the region's models. `to` is the
-    run whose model becomes current, by default the run of the previous model. `why` and exports are
-    as for `promote`. InputError if there is no such region, or no model to go back to.
+    run whose model becomes current, by default the run of the previous model. `why` is stored in
+    the region's history, and shown in the alert that sums up the day. Exports that are unreachable
+    now are updated later.
+
+    Raises:
+        InputError: there is no such region, or no model to go back to.
     """
     switch = go_back(os.fspath(region), None, to, why)
     follow([switch.folder])
@@ -70,7 +81,8 @@ def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "
 def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[str]]:
     """Promote models without updating exports; return the switches, and a line for each failure.
 
-    InputError if a model doesn't exist, or if the only one named can't be promoted.
+    Raises:
+        InputError: a model doesn't exist; or only one model is named, and it can't be promoted.
     """
     from trialfleet.workflows.facts.runs.lookup import find_models
 
@@ -92,7 +104,11 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
 
 
 def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
-    """Roll a region of `study`, or of the one that has it, back without updating exports."""
+    """Roll a region back as `rollback` does, but without updating exports.
+
+    `study` is the name of the region's study. It may be None if `region` names the study, or if no
+    other study has a region of this name.
+    """
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)
@@ -120,8 +136,8 @@ def _readable_errors(place: Path) -> Iterator[None]:
 def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[str, str]:
     """Update the exports of regions whose `latest` was switched; return the problems, by target.
 
-    `tell` gets a line about each action. Unreachable targets are updated later, or by the process
-    that is exporting now.
+    `tell` is called with a line about each action. Targets that are unreachable now are updated
+    later. If another process is exporting, that process will update these exports, too.
     """
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
     if not exported:  # no slow import, so that a rollback is fast

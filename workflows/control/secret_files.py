@@ -8,9 +8,10 @@ from pathlib import Path
 
 
 def secret(file: str | None, variable: str | None = None) -> str:
-    """Return the first non-blank line of a secret's file or, without one, environment variable.
+    """Return the first non-blank line of a secret's file or environment variable.
 
-    ValueError, without any part of the secret, if it can't be read or is empty.
+    The environment variable is read only if `file` is None. ValueError if the secret can't be read
+    or is empty. The message has no part of the secret.
     """
     try:
         text = Path(file).read_text(encoding="utf-8") if file else os.environ.get(variable or "")

@@ -74,8 +74,9 @@ def expected_costs(
 ) -> ExpectedCosts:
     """Return the mean costs of ended trials and of ended full trainings.
 
-    Until one has ended, the mean of previous runs (`before`) is used, but for a full training at
-    least the mean of a trial.
+    Until a trial has ended, the mean of previous runs (`before`) is used, or 0 if it is unknown.
+    Until a full training has ended, its mean of previous runs is used, but at least the mean of a
+    trial.
     """
     known = list(spendings)
     before = before or ExpectedCosts()

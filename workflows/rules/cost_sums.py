@@ -88,7 +88,8 @@ def sum_known(costs: Iterable[float | None]) -> float | None:
 def sums(items: Iterable[CostItem], by: Sequence[str]) -> list[CostSum]:
     """Return a sum for each group of items with the same values of `by`, sorted by these values.
 
-    `by` has names from `BY`. With "run" but without "study", runs are named STUDY/RUN.
+    `by` has names from `BY`. If it has "run" without "study", runs are named STUDY/RUN, because
+    several studies may have a run with the same id.
     """
     groups: dict[tuple[str, ...], list[CostItem]] = {}
     for item in items:

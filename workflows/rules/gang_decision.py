@@ -80,9 +80,9 @@ def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float
 def unneeded_packages(roster: Roster, files: Collection[str]) -> frozenset[str]:
     """Return the names of packages that aren't needed any more.
 
-    While a generation runs, these are the packages of earlier generations, and checkpoints older
-    than the newest complete one, but not the one from which the generation started. While it forms,
-    all are needed, and after the gang's end none.
+    After the gang's end, no package is needed. While a generation forms, all are needed. While a
+    generation runs, two kinds aren't needed: packages of earlier generations, and checkpoints older
+    than the newest complete one. The checkpoint from which the generation started is always needed.
     """
     found = {
         name: package
@@ -211,8 +211,9 @@ def _begin(
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
     """Return the checkpoint from which the new generation starts, or None if there is none.
 
-    This is the last one that the previous generation sent, or else the one from which it started.
-    Those of older generations don't count: a rank that seemed lost may have sent them late.
+    This is the last checkpoint that the previous generation sent. If it sent none, the new
+    generation starts from the same checkpoint as the previous one. Checkpoints of older generations
+    don't count, because a rank that seemed lost may have sent them late.
     """
     own = _sent_before(roster, packages)
     return max(own).name if own else roster.start
@@ -272,8 +273,8 @@ def _kept_apart(
     """Return the agents to leave out, so that all others are connected with each other.
 
     The agent with the most broken connections is left out first. A broken connection counts only if
-    both of its agents were `heard` recently. The result is empty if none counts; otherwise it
-    includes the agents that were left out before.
+    both of its agents have sent a message recently (`heard`). The result is empty if no broken
+    connection counts. Otherwise it includes the agents that were left out before.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
@@ -303,11 +304,12 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """Return the roster after a worker's failure: `another`, for a new generation.
+    """Return the roster after a worker's failure.
 
-    More than `MOST_FAILURES` failures without a checkpoint in between are the trainer's fault. Then
-    the trial ends with the result of the worker that ended first, because the others ended when
-    they lost their connection to it. While that result is on its way, return `roster`.
+    The result is usually `another`, the roster for a new generation. More than `MOST_FAILURES`
+    failures without a checkpoint in between are the trainer's fault. Then the trial ends with the
+    result of the worker that ended first, because the others ended when they lost their connection
+    to it. While that result is on its way, return `roster`.
     """
     has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
     failures = 1 if has_saved else roster.failures + 1

@@ -86,10 +86,11 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The gate's measurement of a model: its finite `metrics`, and its loss in each row if known.
+    """The gate's measurement of a model.
 
-    `not_finite` has the other metrics as text, such as "nan". `note` is a remark, for example that
-    rows have values that the model never saw.
+    `metrics` has the finite metrics. `not_finite` has the others as text, such as "nan". `losses`
+    has the model's loss in each row, if known. `note` has a remark on the measurement, for example
+    that rows have values that the model never saw.
     """
 
     metrics: Mapping[str, float]
@@ -147,9 +148,10 @@ def decide(
 ) -> Verdict:
     """Return the verdict on two models that were measured on the same rows.
 
-    `measured` has the keys "champion" and "challenger", and perhaps "baseline", a constant
-    prediction, and the keys of `SEEN`: the same models on the rows whose values the champion knows.
-    `champion` and `challenger` are the ids of the models' runs.
+    `measured` has the keys "champion" and "challenger". It may also have "baseline", a constant
+    prediction. It may have "champion_seen" and "challenger_seen", which are the same models,
+    measured only on rows whose values the champion knows. `champion` and `challenger` are the ids
+    of the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:

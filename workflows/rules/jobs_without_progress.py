@@ -5,10 +5,13 @@ Two kinds of trouble are reported:
 
 evictions   The job is evicted repeatedly for the same reason, or has lost more work than it kept.
             The attempt fails after five starts in a row that kept no work, unless the job belongs
-            to a gang. So spot instances may interrupt a trial with checkpoints any number of times.
+            to a gang.
 stuck       A job stays too long in a temporary state, a DAG node's script runs too long, or a job's
             agent gets no answer from the optimiser's service. The attempt fails only if its job
             stays in a temporary state for three times the allowed time.
+
+After a start that kept work, the count of starts begins again. So spot instances may interrupt a
+trial any number of times if checkpoints save its work.
 """
 
 from __future__ import annotations
@@ -41,10 +44,13 @@ Kind = Literal["evictions", "stuck"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobTrouble:
-    """The reason why a trial makes no progress (`what`).
+    """The reason why a trial makes no progress.
 
-    `job` is "" if the trouble is a script's. `reason` is why the last start ended, in HTCondor's
-    words. `error` is why the attempt must fail, or "" while the trouble is below its limit.
+    Attributes:
+        what: the trouble in words.
+        job: the job's id, or "" if the trouble is a script's.
+        reason: why the last start ended, in HTCondor's words.
+        error: why the attempt must fail, or "" while the trouble is below its limit.
     """
 
     region: str
@@ -59,7 +65,11 @@ class JobTrouble:
 
     @property
     def cause(self) -> str:
-        """The trouble's kind and reason, of which only numbers change, so that alerts know it."""
+        """The trouble's kind and reason as text.
+
+        While the trouble lasts, only numbers in the text change, so that alerts can recognise the
+        same trouble.
+        """
         return f"{self.kind} {self.reason or self.what}"
 
     def __str__(self) -> str:

@@ -8,8 +8,9 @@ For each node with its price p and its life from launch to end:
     idle  = total - jobs - boot
 
 So a fleet's items add up to the cost in the fleet's record. If the jobs of a node cost more than
-its total, their costs are scaled down to it: the node ended earlier than the logs say, or the
-shares of trials with and without GPUs add up to more than 1.
+its total, according to the logs, their costs are scaled down to the total. This happens if trials
+with and without GPUs shared the node, because their shares may add up to more than 1. It also
+happens if the node ended earlier than the logs say.
 
 Boot and idle time is charged to the runs and regions that used the node, in proportion to their
 jobs' costs. If no run used the node, the run for which it was launched is charged. For a node
@@ -30,8 +31,9 @@ from trialfleet.workflows.rules.cost_sums import CostItem, Kind
 def add_node_costs(
     items: Iterable[CostItem], lifetimes: Mapping[str, Lifetime], now: datetime
 ) -> list[CostItem]:
-    """Return the costs of jobs (`items`), and of the boot and idle time of nodes (by instance).
+    """Return the costs of jobs, with the costs of EC2 nodes' boot and idle time added.
 
+    `items` are the costs of jobs. `lifetimes` has the lifetime of each node, by EC2 instance.
     Running nodes are charged until `now`, or until their leases end if that is earlier.
     """
     by_node: dict[str, list[CostItem]] = {name: [] for name in lifetimes}

@@ -40,10 +40,11 @@ def region_state(
 def early_end_reason(
     records: RegionRecords, node: NodeStatus | None, state: RunState, *, by_stop: bool, error: str
 ) -> str | None:
-    """Return why a region ended early; None if it did not, or if the reason is unknown.
+    """Return why a region ended early.
 
-    `node` is its DAG node in the run's graph. `by_stop` is True after `trialfleet stop`. `error` is
-    the result of `last_error`.
+    Return None if it did not end early, or if the reason is unknown. `node` is the region's DAG
+    node in the run's graph. `by_stop` is True after `trialfleet stop`. `error` is the result of
+    `last_error`.
     """
     if state not in {RunState.FAILED, RunState.STOPPED}:
         return None
@@ -85,8 +86,9 @@ def region_phase(
 ) -> str:
     """Return the phase of a region: waiting, trials, best (full training), gate, publish or done.
 
-    `finished` trials have ended. `has_best`: any trial is complete, so a full training follows.
-    `ends` reads the files of the full training and the gate, once all trials have ended.
+    `finished` is the number of ended trials. `has_best` says whether any trial is complete, because
+    otherwise no full training follows. `ends` reads the files of the full training and the gate,
+    and is called only after all trials have ended.
     """
     if records.is_done:
         return "done"

@@ -26,7 +26,8 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
     """Return why a job is on hold, from HTCondor's `code` and `reason` for the hold.
 
-    The text also names the study's key for a limit to raise, and its `FILE:LINE` in `places`.
+    If the job exceeded its memory or disk, the text also names the study's key to raise, and the
+    key's `FILE:LINE` if `places` has it.
     """
     if code == BY_CGROUP:
         limit, used = _LIMIT.search(reason), _USED.search(reason)
@@ -42,8 +43,9 @@ def over_by_agent(
 ) -> str:
     """Return the message about a trial that its agent ended because of an exceeded limit.
 
-    `order` has the limits, or is None if unknown. `has_result`: result.json is complete, so a trial
-    over its time had finished its work, but did not exit. `places` is as for `over_limit`.
+    `order` has the trial's limits, or is None if unknown. `has_result` says whether result.json is
+    complete: then a trial over its time had finished its work, but did not exit. For most limits,
+    the message names the study's key to raise, and the key's `FILE:LINE` if `places` has it.
     """
     if ended.over == "disk":
         words = "over its disk: the files that it left exceed the limit"

@@ -29,11 +29,13 @@ _SHARES = re.compile(r"\(TrialfleetTrialsPerGpu \?: 1\) == (\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Prospects:
-    """The numbers of a pool's slots, without dynamic ones, that can run a job.
+    """The slots of a pool that can run a job.
 
     Attributes:
-        fit: slots that meet all of the job's requirements.
-        willing: fitting slots whose START accepts the job now.
+        slots: the number of the pool's slots. Dynamic slots, which are parts of other slots, don't
+            count.
+        fit: the number of slots that meet all of the job's requirements.
+        willing: the number of fitting slots whose START accepts the job now.
         concurrency: how many such jobs the willing slots can run at a time if they run no others.
         lacking: a text for each requirement that some slots don't meet, the rarest first.
         has_fleet: whether the pool has EC2 nodes of a fleet, so that more nodes may join.

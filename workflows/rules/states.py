@@ -99,7 +99,10 @@ def region_stage(
 
 
 class TrialState(StrEnum):
-    """The state of a trial; of one that Optuna calls RUNNING, by its job and region."""
+    """The state of a trial.
+
+    While Optuna's state of the trial is RUNNING, this state depends on the trial's job and region.
+    """
 
     COMPLETE = "complete"
     FAILED = "failed"  # for good: it is not retried
@@ -131,7 +134,10 @@ _OF_OPTUNA = {
 
 
 def trial_state(trial: StoredTrial, unfinished: Mapping[str, TrialState]) -> TrialState:
-    """Return the state of a trial; `unfinished` has those of trials without a result, by name."""
+    """Return the state of a trial.
+
+    `unfinished` has the state of each trial without a result, by the trial's name.
+    """
     if is_stopped_early(trial):
         return TrialState.STOPPED_EARLY
     return _OF_OPTUNA.get(trial.state.name) or unfinished.get(

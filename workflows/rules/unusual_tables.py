@@ -57,9 +57,9 @@ def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
 def band(values: Sequence[float], floor: float) -> tuple[float, float]:
     """Return the range of a feature's usual values, from its values on past days.
 
-    The range is median ± 5 standard deviations (estimated without odd days), or ± `floor` if that
-    is wider, and from the second lowest to the second highest value. So a value of two past days,
-    such as a weekend's, is usual, but not that of one odd day.
+    The range is median ± 5 · 1.4826 · MAD (the median distance from the median), or ± `floor` if
+    that is wider. It always includes the second lowest and the second highest value. So a value is
+    usual if it occurred on two past days, as on weekends, but not if it occurred on one odd day.
     """
     (middle, spread), ordered = middle_and_spread(values), sorted(values)
     width = max(floor, _DEVIATIONS * spread)

@@ -32,7 +32,8 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 def seems_useless(final: str | None, cause: Cause | None, *, complete: int) -> bool:
     """Return whether a region would probably fail again after a resume.
 
-    It would for a `final_reason`, or if all attempts, at least `ENOUGH`, failed for `cause`.
+    This is so if there is a final reason (`final`, from `final_reason`). It is also so if no trial
+    is complete, and at least `ENOUGH` attempts failed, all of them for `cause`.
     """
     if final or cause is None:
         return bool(final)
@@ -48,10 +49,11 @@ def _would_recur(reason: str | None) -> bool:
 def final_reason(
     reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
 ) -> str | None:
-    """Return why a region with no model gets no more trials, even after a resume; None if it may.
+    """Return why a region with no model gets no more trials, even after a resume.
 
-    `reason` is why the region ended early, if it did. `failed` of the `finished` trials failed for
-    good, where `allowed` may, and `done` are complete. `budget` is the maximum number of trials.
+    Return None if the region may get more trials. `reason` is why the region ended early, if it
+    did. `failed` trials failed for good, and `allowed` trials may fail. `finished` trials have
+    ended in any way, and `done` trials are complete. `budget` is the maximum number of trials.
     """
     if refused := refusal("region", Facts(failed=failed, failures=allowed)):
         return refused.reason

@@ -85,9 +85,13 @@ def _combine_problems(problems: Sequence[str]) -> StudyError:
 
 
 def read_table(path: Path, what: str = "study") -> Any:
-    """Return the table of keys in a YAML file of the kind `what`, with line numbers.
+    """Return a YAML file's table of keys, with line numbers.
 
-    StudyError if the file is not YAML or not a table, InputError if it can't be read.
+    `what` names the kind of file in error messages.
+
+    Raises:
+        StudyError: the file is not YAML, or not a table of keys.
+        InputError: the file can't be read.
     """
     tree = read_yaml(path)
     if not isinstance(tree, Mapping):

@@ -94,10 +94,12 @@ def load_study(
     Args:
         study: the study's file, or its content as a dict.
         day: the date for `{date}` in the study's data; default: today in the study's zone.
-        folder: the base of relative paths if `study` is a dict; else it is the file's folder.
+        folder: the base of relative paths if `study` is a dict. Paths in a file are relative to the
+            file's folder.
 
     Raises:
-        StudyError: the study is invalid, or names unusable files: one line per problem.
+        StudyError: the study is invalid, or names files that can't be used. The message has one
+            line per problem.
         InputError: the file can't be read.
     """
     if not isinstance(study, Mapping):
@@ -108,9 +110,11 @@ def load_study(
 
 
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
-    """Return the normal form of a study file, and the day that replaces `{date}` in its data.
+    """Return the normal form of a study file, and the day for which it was read.
 
-    The default is today in the study's zone. Without `{date}` in the data, it is the given `day`.
+    `day` replaces `{date}` in the study's data. The default is today in the study's time zone. If
+    no data contains `{date}`, `day` is returned unchanged. StudyError if a named file can't be
+    used.
     """
     file = Path(path)
     tree = read_table(file)

@@ -66,9 +66,14 @@ class DataError(UnusableStudyError):
 
 
 def find_path(name: str, folder: Path, keys: Keys) -> str:
-    """Return the absolute path of the file or folder `name`. AbsentError if it doesn't exist.
+    """Return the absolute path of the file or folder `name`.
 
-    UnusableStudyError if it can't be read or transferred by HTCondor, or contains the study.
+    An error message begins with `whose`, for example the region.
+
+    Raises:
+        AbsentError: the path doesn't exist.
+        UnusableStudyError: the path can't be read, HTCondor can't transfer it, or it is a folder
+            that contains the study.
     """
     path = (folder / name).absolute()
     try:

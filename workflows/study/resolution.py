@@ -47,7 +47,10 @@ _SHOWN = 5  # number of regions to name in a message
 
 
 def resolve_study(study: Study, folder: Path) -> Study:
-    """Return what `Study.resolve` returns, with its errors."""
+    """Return the normal form of a study: regions by name, and absolute paths.
+
+    `folder` is the base of relative paths. The errors are those of `Study.resolve`.
+    """
     regions, errors = _find_regions(study, folder)
     if errors:
         raise _join_errors(study, errors, folder)
@@ -277,8 +280,8 @@ def _set_startup_trials(study: Study, name: str) -> Region:
 def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = False) -> Fleet:
     """Return `fleet` with defaults from the study: its name, trials per GPU, and support for gangs.
 
-    `shares` is None if trials need no GPU. UnusableStudyError if the fleet has another number of
-    trials per GPU, because trials would then wait forever.
+    `shares` is the default for trials per GPU; None if trials need no GPU. UnusableStudyError if
+    the fleet's own trials_per_gpu differs from `shares`, because trials would then wait forever.
     """
     if shares and fleet.trials_per_gpu not in {None, shares}:
         text = (

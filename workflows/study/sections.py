@@ -97,7 +97,11 @@ class Budget(Section):
 
     @property
     def startup_count(self) -> int:
-        """The number of start-up trials, which the study in a run's folder always sets."""
+        """The number of start-up trials, whose parameters are spread over the search space.
+
+        It is 10 if the study does not set `startup_trials`, but never more than `trials`. The study
+        in a run's folder always sets `startup_trials`.
+        """
         return min(self.startup_trials or 10, self.trials)
 
     @property

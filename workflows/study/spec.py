@@ -311,8 +311,8 @@ class Study(Section):
     def fill_date(self, day: date | None) -> tuple[Study, date | None]:
         """Return the study with a day in place of `{date}` in its data, and this day.
 
-        The default is today in the zone of `daily`, or the machine's. Without `{date}` in the data,
-        study and `day` are returned unchanged.
+        If `day` is None, the day is today in the time zone of `daily` (default: the machine's). If
+        no data path contains `{date}`, study and `day` are returned unchanged.
         """
         if not self.is_dated:
             return self, day
@@ -340,10 +340,11 @@ class Study(Section):
     # -- the normal form ---------------------------------------------------------------------
 
     def resolve(self, folder: Path) -> Study:
-        """Return the normal form: regions by name, and paths made absolute from `folder`.
+        """Return the normal form: regions by name, and absolute paths.
 
-        InputError, with the key, if a file can't be used, a glob has no matches, or the settings of
-        a region contradict those of the study.
+        `folder` is the base of the study's relative paths. InputError, with the key, if a file
+        can't be used, a glob has no matches, or the settings of a region contradict those of the
+        study.
         """
         return resolution.resolve_study(self, folder)
 
@@ -363,8 +364,8 @@ class Study(Section):
     def compared_metric(self) -> str:
         """The metric by which tuned settings are compared with default settings.
 
-        For `trainer: tabular`, this is by default the metric on the test rows, because the best
-        trial was chosen by the validation rows.
+        For `trainer: tabular`, the default is the metric on the test rows. On the validation rows,
+        the best trial is partly lucky, because it was chosen by them.
         """
         metric = self.objective.metric
         if self.trainer == "tabular" and metric.startswith("val_"):

@@ -37,9 +37,13 @@ _PARSER_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, Value
 def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
     """Return the content of a YAML file as ruamel.yaml's lists and tables, with line numbers.
 
-    Only a regular file of at most `largest` bytes is read: a pipe or device might never end.
-    InputError if it can't be read. StudyError, with the line, if it is not YAML, or has YAML that
-    studies may not use.
+    Only a regular file of at most `largest` bytes is read, because a pipe or device might never
+    end.
+
+    Raises:
+        InputError: the file can't be read.
+        StudyError: the text is not valid YAML, or uses a feature of YAML that studies may not use.
+            The message names the line.
     """
     text = _read(path, largest)
     yaml = YAML(typ="rt", pure=True)

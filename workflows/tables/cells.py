@@ -188,9 +188,15 @@ def convert_format(values: pl.Series, form: str) -> pl.Series:
 def numbers(values: pl.Series, kind: str) -> pl.Series:
     """Return cells as Float64; null for missing cells.
 
-    A date, or a text in a strftime format, gives days since the beginning of 1970 in UTC, a time
-    hours since midnight, and a boolean 0 or 1. `values` come from `without_nulls`. CellError if a
-    cell is not of this `kind`, or too large for a 32-bit number.
+    `values` come from `without_nulls`. The numbers depend on `kind`:
+
+    - "number", "decimal_point" and "decimal_comma" give the number.
+    - "date" and strftime formats give days since the beginning of 1970 in UTC.
+    - "time" gives hours since midnight.
+    - "boolean" gives 0 or 1.
+
+    Raises:
+        CellError: a cell is not of this kind, or too large for a 32-bit number.
     """
     found = _CONVERT[kind](values) if kind in _CONVERT else _days(values, kind)
     _refuse(

@@ -62,9 +62,11 @@ class CsvRows:
 
 @contextmanager
 def opened_csv(path: Path) -> Iterator[CsvRows]:
-    """Open a CSV file or a pipe, and yield its rows. OSError if it can't be read.
+    """Open a CSV file or a pipe, and yield its rows.
 
-    TableError, perhaps only while `frames` are read, if the CSV is invalid.
+    Raises:
+        TableError: the CSV is invalid. This may be raised later, while `frames` are read.
+        OSError: the file can't be read.
     """
     with path.open("rb") as file:
         yield _parse(_decompress(file))

@@ -20,8 +20,9 @@ def encode(
     """Return rows as two arrays: the numeric columns, and the codes of the categorical columns.
 
     `rows` come from `cells.without_nulls`. If `converted`, floats in them may be dates or times
-    that `choose_feature` has converted. `numbered` has the rows' numbers in the file. TableError
-    names the first cell of each numeric column that can't be converted.
+    that `choose_feature` has converted. `numbered` has the rows' numbers in the file, for error
+    messages. TableError if a numeric column has cells that can't be converted. The message names
+    the first such cell of each column.
     """
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []
@@ -46,10 +47,11 @@ def encode(
 def to_numbers(
     values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
 ) -> pl.Series:
-    """Return a column as Float64. TableError if its type is unusable, or a cell not of `kind`.
+    """Return a column as Float64.
 
-    `numbered` has the rows' numbers in the file. The message names the first such cell, and ends
-    with advice on the column's number format or, without such advice, with `ways_out`.
+    `numbered` has the rows' numbers in the file, for error messages. TableError if no model can use
+    the column's type, or if a cell is not of `kind`. The message names the first such cell, and
+    ends with advice on the column's number format or, without such advice, with `ways_out`.
     """
     if cells.kind_of_type(values) is None:
         raise TableError(f"column {values.name!r} holds {values.dtype}, which no model can use")

@@ -97,8 +97,9 @@ def repeated_share(table: Table) -> float:
     """Return the share of distinct test rows, in a sample, that equal a training row.
 
     Two rows are equal if they agree in all used columns and in the target. The result is 0 if the
-    share is below 5%, or if rows may be equal by chance: unless a numeric column or the target has
-    at least half as many distinct values as there are distinct rows.
+    share is below 5%. If all numbers have few distinct values, rows may be equal by chance. So the
+    result is also 0 unless a numeric column or the target has at least half as many distinct values
+    as there are distinct rows.
     """
     table = table.used()
     numbers = [*table.numeric.T, table.target]

@@ -1,8 +1,8 @@
 """The AWS settings that a run's autoscaler needs to use the right AWS account.
 
-The autoscaler is an HTCondor job, which gets no environment variables of the shell. So those that
-it needs, except AWS keys, are stored in the run's folder. It takes keys from ~/.aws or the
-machine's role.
+The autoscaler is an HTCondor job. It can read the user's home, but does not get the shell's
+environment variables. So the variables that it needs, except AWS keys, are stored in the run's
+folder. The job takes the keys from ~/.aws, or from the machine's role.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ class AwsEnvironment:
 
 
 def snapshot(aws_region: str) -> AwsEnvironment:
-    """Return the AWS settings for a run's autoscaler, with the account's number as AWS says it.
+    """Return the AWS settings for a run's autoscaler, read from this process's environment.
 
-    InputError if the account needs AWS keys from environment variables, which no job gets.
+    AWS is asked in `aws_region` for the account's number. InputError if the account needs AWS keys
+    from environment variables, because the autoscaler does not get these keys.
     """
     account = Aws().account(aws_region)
     if (secrets := _secrets()) and (found := _account_of_a_job(aws_region)) != account:
@@ -75,7 +76,8 @@ def snapshot(aws_region: str) -> AwsEnvironment:
 def variables() -> dict[str, str]:
     """Return this process's environment variables for AWS and proxies, without AWS keys.
 
-    A proxy's URL may contain a password: keep the result private. Relative paths become absolute.
+    A proxy's URL may contain a password, so keep the result private. Relative paths are made
+    absolute, because a job runs in another folder.
     """
     kept = {}
     for name, value in sorted(os.environ.items()):
@@ -88,7 +90,8 @@ def variables() -> dict[str, str]:
 def check_found_by_jobs(whose: str) -> None:
     """Raise InputError if AWS keys are only in environment variables, which jobs don't get.
 
-    Other keys are not tested. The error names `whose` as the program that needs the keys.
+    Other keys that jobs can use, such as those in ~/.aws, are not tested. The error names `whose`
+    as the program that needs the keys.
     """
     if (secrets := _secrets()) and _session_of_a_job().get_credentials() is None:
         raise InputError(

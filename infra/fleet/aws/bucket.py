@@ -1,8 +1,8 @@
 """The fleet's S3 bucket, with the nodes' program, the record of costs and the nodes' boot logs.
 
-In a bucket that the user names, trialfleet only uses keys with the fleet's prefix. Otherwise it
-creates a bucket, which it recognises by the name, because a crash may leave a new bucket without a
-tag.
+If the user names a bucket, it must exist. trialfleet doesn't change its settings, and only uses
+keys that begin with the fleet's prefix. Otherwise trialfleet creates a bucket. It recognises its
+own bucket by the name, because a crash may leave a new bucket without a tag.
 """
 
 from __future__ import annotations
@@ -46,23 +46,24 @@ _ENCRYPTED: ServerSideEncryptionConfigurationTypeDef = {
 
 
 def fleet_bucket(fleet: Fleet, account: str) -> str:
-    """Return the name of the fleet's bucket: the user's, or else trialfleet's own."""
+    """Return the name of the fleet's bucket: the user's or, if none is named, trialfleet's own."""
     return fleet.bucket or names.bucket_name(fleet.full_name, account)
 
 
 def known_buckets(fleet: Fleet, account: str) -> dict[str, None]:
     """Return the names of all buckets that the fleet may have used, the present one first.
 
-    Before the user named a bucket, trialfleet may have created one.
+    If the user named no bucket earlier, the bucket that trialfleet created then may still exist.
     """
     own = names.bucket_name(fleet.full_name, account)
     return dict.fromkeys((fleet.bucket or own, own))
 
 
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
-    """Make sure that the fleet's bucket exists, with the right settings if it is trialfleet's own.
+    """Make sure that the fleet's bucket exists, and return its name.
 
-    InputError if the user's bucket is missing, or if it is not in the fleet's first AWS region.
+    A bucket that trialfleet created also gets the right settings. InputError if the user's bucket
+    is missing, or if a bucket is not in the fleet's first AWS region, where nodes look for it.
     """
     name = fleet_bucket(fleet, account)
     with asking(f"the bucket {name}"):
@@ -111,9 +112,10 @@ def _region(s3: S3Client, name: str, account: str) -> str | None:
 
 
 def _raise_overriding_denial(s3: S3Client, name: str, account: str) -> None:
-    """Raise AWS's refusal to list the bucket, unless an additional policy would lift it.
+    """Try to list the bucket. Raise AWS's refusal, unless an additional policy would lift it.
 
-    AWS explains a refusal to list, but not that of a HEAD request, which needs the same permission.
+    AWS explains a refusal to list, but not a refusal of a HEAD request. Both requests need the same
+    permission.
     """
     try:
         s3.list_objects_v2(Bucket=name, ExpectedBucketOwner=account, MaxKeys=1)
@@ -129,9 +131,10 @@ def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
 
 
 def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
-    """List the AWS regions that the fleet has ever used, the region of the bucket first.
+    """List the AWS regions that the fleet has used, the region of the bucket first.
 
-    The list is empty before the first `fleet up` and after `fleet down`.
+    Regions that the fleet's file no longer names are included. The list is empty before the first
+    `fleet up` and after `fleet down`.
     """
     s3, account = aws.s3(fleet.home), aws.account(fleet.home)
     prefix, noted = names.regions_prefix(fleet.full_name), dict[str, None]()
@@ -150,7 +153,10 @@ def region_note(aws: Aws, fleet: Fleet, aws_region: str) -> str:
 
 
 def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
-    """Return the S3 URLs of the bucket that trialfleet made, and of the fleet's other objects."""
+    """Return the S3 URLs of the bucket that trialfleet made and of the fleet's other objects.
+
+    These other objects are in the bucket that the fleet's file names.
+    """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     found = [f"s3://{own}"] if exists(s3, own, account) else []
     if fleet.bucket and exists(s3, fleet.bucket, account):
@@ -160,7 +166,10 @@ def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, account: str) -> None:
-    """Delete the fleet's objects, and the bucket if trialfleet created it for the fleet."""
+    """Delete the fleet's objects, and the bucket that trialfleet created for the fleet.
+
+    FleetError if something can't be deleted, such as a bucket that has other objects.
+    """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     for name in known_buckets(fleet, account):
         with asking(f"the bucket {name}"):

@@ -51,7 +51,8 @@ class Aws:
     def __init__(self, session: boto3.Session | None = None, *, account: str = "") -> None:
         """Use the credentials of `session` or, without it, the user's default credentials.
 
-        If these belong to another account than `account`, all clients but that of STS are refused.
+        If `account` is given, only this AWS account may be used. If the credentials belong to
+        another account, all methods that return a client, except `sts`, raise FleetError.
         """
         self._only = account
         with asking("the AWS credentials"):
@@ -186,7 +187,7 @@ def explain_error(error: ClientError) -> str:
 def _denial_advice(message: str) -> str:
     """Return what the user can do if AWS denies a permission with this message.
 
-    `workflows/views/why` searches for the words `overrides every policy`.
+    `workflows/views/why` searches for the words `overrides every policy` in the result.
     """
     found = _LIMITED.search(message)
     if found is None:
@@ -207,6 +208,9 @@ def lacks_policy(error: ClientError) -> bool:
 
 
 def permission(error: ClientError) -> str:
-    """Return the missing permission, such as `ec2:RunInstances`, or `to call RunInstances`."""
+    """Return the missing permission that AWS's message names, such as `ec2:RunInstances`.
+
+    If the message names none, return a text such as `to call RunInstances`.
+    """
     named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", error_message(error))
     return named[1] if named else f"to call {error.operation_name}"

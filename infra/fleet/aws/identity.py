@@ -22,7 +22,10 @@ Document = Mapping[str, Any]
 
 
 def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
-    """Create or correct the nodes' role and instance profile. Return the name that both have."""
+    """Create or correct the nodes' role and instance profile. Return the name that both have.
+
+    FleetError if a role or a profile of this name does not belong to the fleet.
+    """
     name = names.resource_name(fleet.full_name)
     with asking(f"the role {name}"):
         _ensure_role(aws.iam(fleet.home), fleet, name, trust)

@@ -16,9 +16,12 @@ NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Una
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """A machine image, with the name of its root device.
+    """A machine image.
 
-    `kept` has the GiB of each further disk that AWS would keep after the node's end, by its name.
+    Attributes:
+        root: name of the root device.
+        kept: size in GiB of each further disk that the image tells AWS to keep after the instance's
+            end, by device name.
     """
 
     id: str

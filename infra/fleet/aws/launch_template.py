@@ -37,14 +37,22 @@ class Template:
 
 
 def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
-    """Return the suffix of the name of the template for types that have an EFA or not."""
+    """Return the suffix of a launch template's name.
+
+    `efa` is True if the template's instance types can have an Elastic Fabric Adapter. If the fleet
+    also uses these adapters, the suffix ends with `EFA`.
+    """
     return architecture + (EFA if fleet.efa and efa else "")
 
 
 def definition(
     fleet: Fleet, image: Image, group: str, profile: str, user_data: str, *, efa: bool = False
 ) -> dict[str, Any]:
-    """Return the content of a launch template. `user_data` must not contain a secret."""
+    """Return the content of a launch template.
+
+    Nodes get the security group with the id `group`, and the instance profile named `profile`.
+    `user_data` must not contain a secret. With `efa` the nodes get an Elastic Fabric Adapter.
+    """
     asked = math.ceil(parse_bytes(fleet.disk) / 2**30)  # disks are sold by the GiB
     disk = {
         "Encrypted": True,
@@ -85,9 +93,10 @@ def definition(
 def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
-    """Return the version of a launch template that has the content `wanted`. Create it if missing.
+    """Return the version of a launch template that has the content `wanted`.
 
-    `kind` is the suffix of the template's name.
+    The template, or a new version of it, is created if necessary. `kind` is the suffix of the
+    template's name.
     """
     name = f"{names.resource_name(fleet.full_name)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
@@ -113,7 +122,10 @@ def ensure(
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
-    """Return a hash of a template's content, because AWS returns contents in another form."""
+    """Return a hash of a template's content, by which contents are compared.
+
+    AWS returns contents in another form, so they can't be compared directly.
+    """
     text = json.dumps(wanted, sort_keys=True)
     return "sha256 " + hashlib.sha256(text.encode()).hexdigest()
 

@@ -50,7 +50,11 @@ ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 
 @dataclass(frozen=True, kw_only=True)
 class RegionNetwork:
-    """The VPC of the nodes in one AWS region, and the roomiest subnet of each zone that has one."""
+    """The VPC of the nodes in one AWS region, and a subnet for each zone.
+
+    If a zone has several subnets, the one with the most free addresses is taken. Zones without a
+    subnet are missing.
+    """
 
     vpc: str
     subnets: dict[str, str]
@@ -60,8 +64,11 @@ def places(aws: Aws, fleet: Fleet, *, each: bool = True) -> dict[str, RegionNetw
     """Return the network for nodes in each of the fleet's AWS regions.
 
     Without `each`, a region that has or lists no subnets is left out, if another one has some.
-    Otherwise it is a FleetError. InputError if a subnet that the fleet names is in none of these
-    regions, or if those of a region are in several VPCs.
+
+    Raises:
+        InputError: a subnet that the fleet names is in none of these regions, or a region's named
+            subnets are in several VPCs.
+        FleetError: an AWS region has neither a named subnet nor a default VPC, or lists none.
     """
     named = fleet.subnets
     listed = {
@@ -134,7 +141,10 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's security groups in an AWS region. FleetError if they stay in use."""
+    """Delete the fleet's security groups in an AWS region.
+
+    FleetError if nodes are still in a group after two minutes.
+    """
     with asking(f"the security group {names.resource_name(fleet.full_name)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         for group in groups(aws, fleet, aws_region):
@@ -184,7 +194,10 @@ def _wanted_rules(fleet: Fleet) -> set[Rule]:
 def _open(
     ec2: EC2Client, group: str, rules: Sequence[SecurityGroupRuleTypeDef], wanted: set[Rule]
 ) -> None:
-    """Set the group's `rules` to `wanted`, but keep those for outgoing traffic to non-members."""
+    """Set the group's rules to `wanted`, but keep rules for outgoing traffic to non-members.
+
+    `rules` are the rules that the group has now.
+    """
     there = {_parse_rule(rule) for rule in rules if _is_within_group(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
     for rule in sorted(wanted - there):

@@ -12,7 +12,10 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Create the fleet's placement group in an AWS region, if it is missing."""
+    """Create the fleet's placement group in an AWS region, if it is missing.
+
+    FleetError if a group of this name does not belong to the fleet.
+    """
     name = names.resource_name(fleet.full_name)
     with asking(f"the placement group {name} in {aws_region}"):
         if groups(aws, fleet, aws_region):
@@ -42,7 +45,10 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's placement groups in an AWS region. FleetError if they stay in use."""
+    """Delete the fleet's placement groups in an AWS region.
+
+    FleetError if a group still has nodes after two minutes.
+    """
     with asking(f"the placement group {names.resource_name(fleet.full_name)} in {aws_region}"):
         for name in groups(aws, fleet, aws_region):
             retries.delete(

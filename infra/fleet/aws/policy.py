@@ -1,8 +1,9 @@
 """IAM policies with the least permissions for the user of a fleet, and for the fleet's nodes.
 
-IAM can't restrict EC2's resources by name. So new EC2 resources must get the fleet's tag, and only
-resources with this tag may be changed, except network interfaces in the fleet's AWS regions,
-because the manager's interface has no tag. Resources of IAM, SSM and S3 are restricted by name.
+IAM can't restrict EC2's resources by name. So the policies require that new EC2 resources get the
+fleet's tag, and only allow changes to resources with this tag. Network interfaces are an exception,
+because the manager's interface has no tag. `caller_policy` allows changes to all of them in the
+fleet's AWS regions. Resources of IAM, SSM and S3 are restricted by name.
 """
 
 from __future__ import annotations
@@ -116,11 +117,13 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
 def daily_policy(fleet: Fleet, account: str) -> Document:
     """Return the policy for the users of a fleet that an administrator has created.
 
-    The administrator has run `fleet up` on the manager. So these permissions of `caller_policy` are
-    left out:
+    The administrator has run `fleet up` on the manager. So the policy lacks three permissions of
+    `caller_policy`:
 
-    - Writing the nodes' role. A user could give the role any permission, and use it on a node.
-    - Changing network interfaces, which can't be limited to the manager's.
+    - Writing the nodes' role. A user could give the role any permission, and use this permission on
+      a node.
+    - Changing network interfaces. This would allow changes to all interfaces in the fleet's AWS
+      regions.
     - Deleting the bucket, which has the record of costs.
     """
     document = caller_policy(fleet, account)
@@ -155,7 +158,8 @@ def node_trust(fleet: Fleet) -> Document:
 def node_policy(fleet: Fleet, account: str) -> Document:
     """Return the policy for the fleet's nodes.
 
-    They may read their program and the pool's token, write logs and, with `ssm`, serve shells.
+    Nodes may read their program and the pool's token, and write logs. If the fleet has `ssm: true`,
+    they may also make the calls of SSM's agent.
     """
     within = _Arns(fleet, account)
     return {

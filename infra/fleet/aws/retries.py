@@ -26,8 +26,8 @@ def sleep(seconds: float) -> None:
 def retry(call: Callable[[], T], code: str, pauses: Sequence[float] = SOON) -> T:
     """Return the result of `call`, which is repeated while AWS refuses with the error `code`.
 
-    `call` must be safe to repeat. `pauses` has the seconds between the tries. ClientError if the
-    last try fails, or if there is another error.
+    `call` must be safe to repeat. `pauses` has the seconds to wait before each repetition.
+    ClientError if AWS refuses the last repetition, or gives another error code.
     """
     for pause in pauses:
         try:
@@ -40,15 +40,19 @@ def retry(call: Callable[[], T], code: str, pauses: Sequence[float] = SOON) -> T
 
 
 def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
-    """Delete a resource by `call`, repeated for two minutes while AWS's error is `in_use`.
+    """Delete a resource by `call`.
 
-    The error `gone` counts as success. ClientError if AWS refuses otherwise, or for longer.
+    The call is repeated for two minutes while AWS's error code is `in_use`. The error code `gone`
+    counts as success. ClientError if AWS refuses for another reason or for longer.
     """
     or_none(lambda: retry(call, in_use, LATER), gone)
 
 
 def wait_for(condition: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:
-    """Wait until `condition()` is true. Return False if it is false even after the last pause."""
+    """Wait until `condition()` is true. Return False if it is still false after the last pause.
+
+    `pauses` has the seconds between two checks.
+    """
     for pause in pauses:
         if condition():
             return True

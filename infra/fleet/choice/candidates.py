@@ -57,7 +57,10 @@ def rank_candidates(
 
 
 def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates that are requested first, by their cost of finished work (`GOOD`)."""
+    """Return the candidates that are requested before the others.
+
+    Their cost of finished work is at most `GOOD` times the lowest cost among `pools`.
+    """
     best = min((one.cost for one in pools), default=0.0)
     return [one for one in pools if one.cost <= GOOD * best]
 
@@ -85,7 +88,10 @@ def _all_offers(aws: Aws, fleet: Fleet, tell: Callable[[str], object]) -> list[C
 def _offers(
     aws: Aws, fleet: Fleet, aws_region: str, kinds: Iterable[InstanceType]
 ) -> Iterator[Candidate]:
-    """Yield a candidate for each type, zone and lifecycle in an AWS region. NaN: no price."""
+    """Yield a candidate for each type, zone and lifecycle in an AWS region.
+
+    An unknown price is NaN.
+    """
     types = {kind.name: kind for kind in kinds}
     places = instance_types.zones(aws, aws_region, types, fleet.zones)
     for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types).items():

@@ -73,7 +73,10 @@ def refuse_unknown(aws: Aws, fleet: Fleet, offered: Iterable[InstanceType]) -> N
 def zones(
     aws: Aws, aws_region: str, types: Iterable[str], allowed: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Return the zones in which AWS offers each type, by its name; only `allowed` ones, if any."""
+    """Return the zones in which AWS offers each type, by the type's name.
+
+    If `allowed` is not empty, other zones are left out.
+    """
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
     for found in _read_offerings(aws, aws_region, "availability-zone", wanted) if offered else ():

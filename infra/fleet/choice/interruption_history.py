@@ -37,7 +37,11 @@ FIRST_RATE, FIRST_HOURS, OWN_HOURS = 0.02, 10.0, 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """A capacity pool's node hours and interruptions. Nodes that ended long ago count less."""
+    """The node hours and interruptions of one capacity pool.
+
+    Nodes that ended long ago count less. `last` is the time of the last interruption, or None if
+    there was none.
+    """
 
     hours: float = 0.0
     interruptions: float = 0.0
@@ -46,7 +50,8 @@ class PoolHistory:
     def rate(self, usual: float) -> float:
         """Return the expected interruptions per node hour.
 
-        The fewer node hours, the nearer is the result to `usual`, the rate of all spot pools.
+        The fewer node hours this pool has, the nearer the result is to `usual`, the rate of all
+        spot pools.
         """
         return (usual * OWN_HOURS + self.interruptions) / (OWN_HOURS + self.hours)
 

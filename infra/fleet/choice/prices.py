@@ -1,7 +1,8 @@
 """The prices of instances: spot prices from AWS, and on-demand prices from a table.
 
-The shipped table has AWS's public prices of types with NVIDIA GPUs. A file in the user's cache
-takes precedence, with prices that `refresh` got from AWS's Pricing API, or that a person wrote.
+The shipped table has AWS's public prices of types with NVIDIA GPUs. `refresh` asks AWS's Pricing
+API for new prices, and writes them to a file in the user's cache. A person may also write prices to
+this file. Its prices take precedence over the shipped ones.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ _TABLE = TypeAdapter(Table)
 
 
 def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[str, str], float]:
-    """Return the spot prices in USD per hour, by (instance type, zone). InputError in China."""
+    """Return the present spot prices in USD per hour, by (instance type, zone).
+
+    InputError if AWS's prices in `aws_region` are in another currency.
+    """
     if names.partition(aws_region) == "aws-cn":  # the answers don't state the currency
         raise InputError(
             f"aws_regions: the prices of {aws_region} are in CNY, but trialfleet calculates in "
@@ -77,7 +81,8 @@ def table() -> Table:
 def why_unavailable(aws_region: str) -> str:
     """Return why AWS gives no on-demand prices in USD for a region, or an empty text.
 
-    Only AWS's main partition and China have the Pricing API, and China's prices are in CNY.
+    The text also says how to write prices to the user's cache. Only AWS's main partition and China
+    have the Pricing API, and China's prices are in CNY.
     """
     if names.partition(aws_region) == "aws":
         return ""
@@ -89,9 +94,9 @@ def why_unavailable(aws_region: str) -> str:
 
 
 def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
-    """Ask AWS for on-demand prices, and add them to the user's cache. Return its file.
+    """Ask AWS for on-demand prices, and write them to the user's cache. Return its file.
 
-    OSError if the cache can't be written.
+    Other prices in the cache stay. OSError if the cache can't be written.
     """
     kept, today, wanted = _read_refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
     for aws_region in aws_regions:
@@ -106,7 +111,10 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
 
 
 def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
-    """Return AWS's on-demand price of a type in USD per hour, or None if AWS lists none."""
+    """Return AWS's on-demand price of a type in USD per hour, or None if AWS lists none.
+
+    FleetError if AWS refuses, or has no prices in USD for the region.
+    """
     if reason := why_unavailable(aws_region):
         raise FleetError(reason)
     fields = {**PLAIN, "regionCode": aws_region, "instanceType": instance_type}

@@ -41,9 +41,10 @@ QUOTAS: tuple[tuple[Lifecycle, str, Quota], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A quota on a fleet's nodes in an AWS region.
+    """A quota that limits a fleet's nodes in an AWS region.
 
-    `vcpus` may run at once (None: unknown), and the smallest candidate has `smallest` of them.
+    `vcpus` is the number of vCPUs that may run at once, or None if unknown. `smallest` is the
+    number of vCPUs of the smallest candidate that the quota limits.
     """
 
     quota: Quota

@@ -21,7 +21,10 @@ BUILD_MINUTES = 120  # after this time a machine ends itself, unless an image wa
 
 
 def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
-    """Return a script for root that prepares the machine from which an image is made."""
+    """Return a shell script that prepares the machine from which an image is made.
+
+    The script must run as root. It installs NVIDIA's driver, and the manager's HTCondor version.
+    """
     name = names.resource_name(fleet.full_name)
     return (
         "#!/bin/sh\n"
@@ -35,7 +38,10 @@ def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
 
 
 def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str) -> dict[str, Any]:
-    """Return the arguments of each call to EC2 Image Builder, by the call's name."""
+    """Return the arguments of each call to EC2 Image Builder, by the call's name.
+
+    FleetError if the image's recipe is too long.
+    """
     name = names.resource_name(fleet.full_name)
     # A document for Image Builder: one phase, which runs the program.
     data = (

@@ -25,8 +25,9 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
     """Return a text with the last line of each instance's boot log, by the instance's id.
 
-    Without a readable log, the text has the console's last line or, without any, the log's error.
-    An instance with none of these is left out.
+    If the log is missing or unreadable, the text has the console's last line. If AWS gives no
+    console output either, the text is the error of reading the log. An instance with none of these
+    is left out.
     """
     wanted = list(instances)
     if not wanted:

@@ -38,9 +38,9 @@ class GpuType:
 
     @property
     def price_per_gpu(self) -> float:
-        """The lowest known price of a GPU in USD per hour, or else infinity.
+        """The lowest known price of one GPU in USD per hour, or infinity if no price is known.
 
-        If the number of GPUs is unknown, it is the price of the instance.
+        If the number of GPUs is unknown, the result is the price of the instance.
         """
         known = [*self.on_demand.values(), *([] if self.spot is None else [self.spot])]
         return min(known, default=math.inf) / (self.type.gpus or 1 if self.type else 1)
@@ -48,7 +48,10 @@ class GpuType:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuTypes:
-    """Instance types, sorted by the price of a GPU, and what is missing without credentials."""
+    """Instance types, sorted by the price of one GPU, the cheapest first.
+
+    `note` says what is missing without AWS credentials. With credentials, it is empty.
+    """
 
     types: Sequence[GpuType]
     note: str = ""
@@ -56,9 +59,10 @@ class GpuTypes:
 
 
 def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) -> GpuTypes:
-    """List the types with GPUs that AWS offers in one of `aws_regions`, and that `fleet` allows.
+    """List the instance types with GPUs that AWS offers in at least one of `aws_regions`.
 
-    Without AWS credentials, the list comes from the price table.
+    With `fleet`, these are only the types that this fleet allows. Without AWS credentials, the list
+    comes from the price table.
     """
     try:
         by_region = _types(aws, aws_regions, fleet)

@@ -102,8 +102,9 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[P
 def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     """Test the permission to launch nodes, with the launch template that `fleet up` made.
 
-    EC2 Fleet launches in the user's name, who needs RunInstances too. AWS answers even an allowed
-    dry run with a ClientError. FleetError if there is no launch template that fits the fleet.
+    The user needs CreateFleet and also RunInstances, because EC2 Fleet launches in the user's name.
+    This function always raises an error, because AWS answers even an allowed dry run with a
+    ClientError. FleetError if the launch template is missing or does not fit the fleet.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:

@@ -26,9 +26,9 @@ from trialfleet.infra.pool.machines import Resources
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
     """Launch nodes until `count` are alive, with this machine as their manager.
 
-    The default is the fleet's minimum, but at least one. The nodes' costs belong to `run`, unless
-    it is empty. The result has all living nodes, and AWS's last refusals. After `fleet down`,
-    autoscalers may launch nodes again.
+    If `count` is None, it is the fleet's minimum, but at least one. The nodes' costs belong to
+    `run`, unless it is empty. The result has all living nodes, and AWS's last refusals. If the
+    fleet was taken down by `fleet down`, autoscalers may launch nodes again.
     """
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)
@@ -39,7 +39,11 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
-    """Launch missing nodes, or drain and end surplus ones. Return a line for each problem."""
+    """Change the number of nodes to `count`. Return a line for each problem.
+
+    Surplus nodes are drained before they end. A problem is a refusal by AWS, or a node that stays
+    because it can't be drained.
+    """
     fleet_up.check_count(fleet, count)
     living, notices = inventory.living_in_all_regions(aws, fleet)
     if count >= len(living):

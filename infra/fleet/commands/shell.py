@@ -58,10 +58,10 @@ def missing_programs() -> str:
 
 
 def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str]) -> Instance:
-    """Return the node of which `word` is the id, the beginning of the id, or the name in the pool.
+    """Return the node that a person means by `word`.
 
-    `machines` maps these names to ids. If several ids begin with `word`, living nodes are
-    preferred.
+    `word` is an instance id, the beginning of one, or a node's name in the pool. `machines` maps
+    these names to instance ids. If several ids begin with `word`, living nodes are preferred.
 
     Raises:
         InputError: `word` fits no node, or several ids begin with `word`.

@@ -137,10 +137,14 @@ class FleetStatus:
     Attributes:
         nodes: oldest first, including those that ended in about the last hour.
         demand: what the trials in the queue request, or None if the pool does not answer.
-        spent: USD of all nodes since `since` (the run's start) or, if that is None, in the record.
+        price_per_hour: USD per hour of all living nodes.
+        spent: USD of all nodes since `since`, including ended ones.
+        since: when the run began. If None, `spent` has all costs in the fleet's record.
         unpriced: number of these nodes with an unknown price, which count as 0 in `spent`.
-        silent: the errors of AWS regions that did not list their nodes. `nodes` lacks these.
-        notices: what else could not be read, and why the autoscaler launches no nodes.
+        silent: the errors of AWS regions that did not list their nodes, by region. Nodes there are
+            missing in `nodes`.
+        notices: what else could not be read, such as an unreachable pool, and why the autoscaler
+            launches no nodes.
     """
 
     fleet: str
@@ -183,9 +187,10 @@ class FleetStatus:
 
 
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
-    """Return the present state of a fleet. FleetError if no AWS region lists its nodes.
+    """Return the present state of a fleet.
 
-    With `run`, only this run's trials and the costs since its start count.
+    If `run` is given, only this run's trials and the costs since its start count. Otherwise the
+    trials of all runs and all recorded costs count. FleetError if no AWS region lists its nodes.
     """
     now = now or datetime.now(UTC)
     fleet, unknown = inventory.with_earlier_regions(aws, fleet)  # nodes there still cost money

@@ -83,10 +83,11 @@ class PoolView:
 def read_pool(
     fleet: str | None = None, run: str = "", folder: str = "", *, named: bool = True
 ) -> PoolView:
-    """Return a fleet's nodes in the pool (None: of all fleets), and what a run's trials request.
+    """Return a fleet's nodes in the pool, and what a run's trials request.
 
-    `run` and `folder` choose the run as in `select_run`. With `named`, the result has each node's
-    jobs and trials. PoolError if several runs have the id `run`.
+    `run` and `folder` choose the run as in `select_run`. If `fleet` is None, the nodes of all
+    fleets are returned. With `named`, the result has each node's jobs and trials. PoolError if
+    several runs have the id `run`.
     """
     demand = read_demand(_jobs(run, folder))
     return PoolView(nodes=fleet_machines(fleet, named=named, whole=named), demand=demand)
@@ -95,9 +96,9 @@ def read_pool(
 def _jobs(run: str, folder: str) -> list[Ad]:
     """Return a ClassAd for each group of equal trials in the queue, and for each job of a gang.
 
-    The schedd can't group jobs by the `FIRST_ATTRIBUTES`. A group gets these from its first job,
-    which gets a slot first. Until the first node joins, HTCondor does not compare the jobs'
-    requirements, so these may differ within a group.
+    The schedd can't group jobs by the `FIRST_ATTRIBUTES`. A group gets these attributes from its
+    first job, because this job gets a slot first. Until the first node joins, HTCondor does not
+    compare the jobs' requirements, so jobs of one group may have different requirements.
     """
     own = f"{OF_RUNS} && TrialfleetRun =?= {quote(run)}" if run else OF_RUNS
     found = select_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
@@ -115,14 +116,17 @@ def _jobs(run: str, folder: str) -> list[Ad]:
 
 
 def _first(group: Ad) -> str:
-    """Return the id of a group's first job, from its `JobIds`, such as `7.0 ... 9.3`."""
+    """Return the id of a group's first job.
+
+    The group's ClassAd has the jobs' ids as the text `JobIds`, such as `7.0` or `7.0 ... 9.3`.
+    """
     return str(group["JobIds"]).split()[0].rstrip(",")
 
 
 def _ids_constraint(ids: Iterable[str]) -> str:
-    """Return a constraint that selects the jobs `ids`, and perhaps others.
+    """Return a constraint that selects the jobs `ids`.
 
-    It tests cluster and process numbers separately.
+    It may also select other jobs, because it tests cluster and process numbers separately.
     """
     parts = [id_.split(".") for id_ in ids]
     clusters, procs = (",".join(sorted({part[i] for part in parts})) for i in (0, 1))
@@ -132,10 +136,11 @@ def _ids_constraint(ids: Iterable[str]) -> str:
 def fleet_machines(
     fleet: str | None = None, *, named: bool = False, whole: bool = True
 ) -> tuple[Machine, ...]:
-    """Return the machines of a fleet (None: of all fleets) that have joined the pool.
+    """Return the machines of a fleet that have joined the pool.
 
-    With `named`, the result has each machine's trials. Without `whole`, it lacks the jobs' ids,
-    because the dynamic slots, in which jobs run, are not read.
+    If `fleet` is None, the machines of all fleets are returned. With `named`, the result has each
+    machine's trials. Without `whole`, the result lacks the jobs' ids, because the dynamic slots, in
+    which jobs run, are not read.
     """
     own = f" && TrialfleetFleet =?= {quote(fleet)}" if fleet is not None else ""
     uncut = "" if whole else ' && SlotType =!= "Dynamic"'
@@ -147,7 +152,8 @@ def fleet_machines(
 def select_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
     """Return those of `jobs` that belong to one run, or all if no run is given.
 
-    It is the run in `folder` or else the one with the id `run`. PoolError if several have this id.
+    The run is the one in `folder` or, if `folder` is empty, the one with the id `run`. PoolError if
+    several runs have this id.
     """
     if folder:
         return [job for job in jobs if job.get("TrialfleetFolder") == folder]

@@ -1,7 +1,8 @@
 """The autoscaler as the PROVISIONER node of a DAG, which lets the other nodes start.
 
-DAGMan starts the others once the provisioner's job has `ProvisionerState = 2`, and doesn't end
-before it. So the provisioner must end when only the DAG's FINAL node, which runs last, is left.
+DAGMan starts the other nodes once the provisioner's job has `ProvisionerState = 2`. The DAG doesn't
+end before the provisioner. So the provisioner must end when only the DAG's FINAL node, which
+runs last, is left.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class Graph:
         return own.get("ProvisionerState") == PROVISIONED
 
     def is_over(self) -> bool:
-        """Return whether `LOOKS` calls in a row found only the DAG's FINAL node, or no DAGMan."""
+        """Return whether only the DAG's FINAL node is left.
+
+        The result is True after `LOOKS` calls in a row that found no other node, or no DAGMan.
+        """
         own = _ad(self.job, ["DAGManJobId"]) or {}
         parent = own.get("DAGManJobId")
         dagman = parent and _ad(f"{parent}.0", [f"DAG_Nodes{count}" for count in _COUNTS])

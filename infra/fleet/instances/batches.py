@@ -29,8 +29,9 @@ Call = Callable[["EC2Client", list[str]], object]
 def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
     """Make an AWS call for many instances, except those that no longer exist.
 
-    `call` gets a client of an AWS region and ids of instances there, and must be safe to repeat. It
-    is made for all instances even if AWS refuses some. Then FleetError, with `doing`, at the end.
+    `call` gets a client of an AWS region and ids of instances there. It must be safe to repeat.
+    `doing` describes the call in errors. If AWS refuses some instances, the call is still made for
+    all others, and FleetError is raised at the end.
     """
     by_region: dict[str, list[str]] = {}
     for instance in instances:
@@ -50,7 +51,8 @@ def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Ca
 def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
     """Make `call` for all `ids`, and yield AWS's refusals.
 
-    One bad id makes AWS refuse all of them, so after a refusal each half is tried separately.
+    One bad id makes AWS refuse the whole call. So after a refusal, each half of the ids is tried
+    separately.
     """
     try:
         with asking(f"{doing} {join_names(ids, 4)}"):

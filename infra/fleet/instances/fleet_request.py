@@ -1,9 +1,10 @@
 """A request for nodes to EC2 Fleet, in which AWS chooses among several capacity pools.
 
-A capacity pool is an instance type in a zone. AWS compares their prices per unit of weighted
-capacity. A pool's weight is the expected finished work of a node, relative to the slowest pool. The
-target capacity of `count` nodes is `count` times the slowest pool's weight, so AWS starts at most
-`count` nodes, and fewer if it chooses faster pools.
+A capacity pool is an instance type in a zone. For spot, AWS chooses with its strategy
+`price-capacity-optimized`, for on-demand with `lowest-price`. It compares prices per unit of
+weighted capacity. A pool's weight is the expected finished work of one of its nodes, relative to
+the slowest pool. For `count` nodes, the target capacity is `count` times the slowest pool's weight.
+So AWS starts at most `count` nodes, and fewer if it chooses faster pools.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 class Prepared:
     """The AWS resources that launches need.
 
-    `places` lacks AWS regions without a subnet. `make` creates a region's launch templates, and
-    what they refer to. `templates` has those made so far, by region and name suffix.
+    `places` lacks AWS regions without a subnet. `make` creates the launch templates of another
+    region, and the resources to which they refer.
+    `templates` has the templates made so far, by AWS region and name suffix.
     """
 
     places: dict[str, RegionNetwork]
@@ -78,8 +80,9 @@ class FleetRequest:
     Attributes:
         name: its client token, and a tag of its instances. A repeated request has the same name.
         pools: the capacity pools among which AWS chooses, each with a subnet.
-        count, least: AWS starts at most `count` nodes; for gangs (trainings over several nodes), at
-            least `least` or none.
+        count: AWS starts at most this number of nodes.
+        least: AWS starts at least this number of nodes, or none. This only counts if the fleet
+            serves gangs (trainings over several nodes).
         expires: the end of the nodes' first lease.
         run: the run to which the nodes' costs belong. May be empty.
     """
@@ -93,9 +96,10 @@ class FleetRequest:
 
     @property
     def most_expensive(self) -> Candidate:
-        """The most expensive capacity pool, with whose price the request tags all nodes.
+        """The most expensive capacity pool.
 
-        AWS has not chosen the pools yet. The tags are corrected after the launch.
+        The request tags all new nodes with this pool's price, because AWS has not chosen the pools
+        yet. The tags are corrected after the launch.
         """
         return max(self.pools, key=lambda one: one.price)
 
@@ -205,7 +209,8 @@ def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[C
 def _largest_weight(fleet: Fleet, lifecycle: Lifecycle) -> int:
     """Return the largest weight that a capacity pool may have.
 
-    For spot, EC2 gets the fleet's maximum price divided by it, and refuses `LEAST_MAX_PRICE`.
+    For spot, EC2 gets the fleet's maximum price divided by the weight. EC2 refuses a quotient of
+    `LEAST_MAX_PRICE` or less.
     """
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST

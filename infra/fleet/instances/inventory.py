@@ -35,7 +35,8 @@ PAGE = 1_000  # instances in an answer of AWS, its maximum
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     """List the fleet's living instances in all its AWS regions, oldest first.
 
-    With `gone`, those that are ending or ended are included, which AWS lists for about an hour.
+    With `gone`, instances that are shutting down or terminated are included. AWS lists terminated
+    instances for about an hour.
     """
     listing = list_by_region(aws, fleet)
     for refusal in listing.silent.values():
@@ -45,7 +46,10 @@ def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A fleet's instances, oldest first, and the errors of AWS regions that did not list them."""
+    """A fleet's instances, including ended ones, oldest first.
+
+    `silent` has the error of each AWS region that did not list its instances.
+    """
 
     instances: list[Instance]
     silent: Mapping[str, FleetError]
@@ -70,7 +74,8 @@ def list_regions(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -
 def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
     """Return `fleet` with all AWS regions that it has ever used, and an error or an empty text.
 
-    The first region has the bucket and the pool's token. After an error, `fleet` is unchanged.
+    The first region of the returned fleet has the bucket and the pool's token. After an error,
+    `fleet` is returned unchanged.
     """
     try:
         noted = bucket.noted_regions(aws, fleet)
@@ -82,10 +87,11 @@ def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
 
 
 def living_in_all_regions(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
-    """Return the living instances in all AWS regions that the fleet has used, and notices.
+    """Return the living instances in all AWS regions that the fleet has used. Also return notices.
 
-    The notices tell of nodes in AWS regions that the fleet's file no longer names, and of errors
-    there. FleetError if a region that the file names does not list its instances.
+    The oldest instance comes first. The notices tell of nodes in AWS regions that the fleet's file
+    no longer names, and of errors in listing these regions. FleetError if a region that the file
+    names does not list its instances.
     """
     everywhere, unknown = with_earlier_regions(aws, fleet)
     listing = list_by_region(aws, everywhere)
@@ -141,7 +147,10 @@ def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
 
 
 def list_resources(aws: Aws, fleet: Fleet, aws_regions: Sequence[str]) -> list[str]:
-    """Return a line for each AWS resource that the fleet still has; of EC2, in `aws_regions`."""
+    """Return a line for each AWS resource that the fleet still has, first its instances.
+
+    Resources of EC2 are listed only if they are in `aws_regions`.
+    """
     found = [
         f"instance {instance.id} in {instance.aws_region}"
         for aws_region in aws_regions

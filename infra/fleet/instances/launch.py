@@ -102,17 +102,18 @@ def launch(
 ) -> Launched:
     """Request `count` more nodes, the best candidates first. Return new nodes and refusals.
 
-    AWS may start fewer nodes. The fleet's cap on costs per hour is kept. `unlisted` has nodes of
-    the fleet that AWS may not list yet. The call waits up to two minutes until AWS knows new
-    resources.
+    AWS may start fewer nodes. The fleet's cap on costs per hour is kept. `unlisted` has nodes that
+    AWS may not list yet. They count as the fleet's nodes. The call waits up to two minutes until
+    AWS knows new resources, such as launch templates.
 
-    The nodes of a gang (a training over several nodes) are in one zone, that of the oldest node,
-    because traffic between zones is slow and costs money. A gang can't use fewer than `least`
-    nodes, so a zone with less room is skipped. They are all spot or all on-demand, which need
-    separate requests.
+    The nodes of a gang (a training over several nodes) are in one zone, because traffic between
+    zones is slow and costs money. If the fleet has nodes, the zone of the oldest node is taken. A
+    gang can't use fewer than `least` nodes, so a zone with less room is skipped. The nodes of a
+    gang are all spot or all on-demand, because these two need separate requests.
 
     FleetError if no node was launched, because every request was an error, or because AWS did not
-    answer one. After the latter no other is sent, because AWS may have started nodes.
+    answer one. After the latter no other candidate is requested, because AWS may have started
+    nodes.
     """
     known = inventory.instances(aws, fleet, gone=True)
     listed = {one.id for one in known}
@@ -167,7 +168,10 @@ def _launched_lines(instances: Sequence[Instance]) -> list[str]:
 def _split(
     fleet: Fleet, living: Sequence[Instance], count: int, least: int
 ) -> dict[Lifecycle, int]:
-    """Divide `count` new nodes into spot and on-demand, for gangs each 0 or at least `least`."""
+    """Divide `count` new nodes into spot and on-demand ones, by the fleet's share of spot nodes.
+
+    For gangs, each of the two numbers is 0 or at least `least`.
+    """
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
     if fleet.gangs and count:
@@ -180,7 +184,8 @@ def _split(
 def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
     """Divide `pools` into requests, each for one AWS region. The best request comes first.
 
-    With `one_type` each has a single instance type: a gang is only as fast as its slowest node.
+    With `one_type` each request has a single instance type, because a gang is only as fast as its
+    slowest node.
     """
     first = set(worth_most(pools))
     groups: dict[tuple[bool, str, str], list[Candidate]] = defaultdict(list)
@@ -194,7 +199,8 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
 class _Order:
     """The state of one launch.
 
-    `known` has all instances of the fleet. `pauses` are left until AWS must know all new resources.
+    `known` has the fleet's instances, including new ones. `pauses` are those that are left until
+    AWS must know all new resources.
     """
 
     aws: Aws
@@ -311,7 +317,10 @@ class _Order:
             retries.sleep(pause)
 
     def _answer(self, request: FleetRequest) -> Answer:
-        """Return AWS's answer to a request or, if it was sent before, the instances of then."""
+        """Send a request, and return AWS's answer.
+
+        If a request of this name was sent before, the answer has the instances of that request.
+        """
         answer = request.send(self.aws, self.fleet, self.prepared)
         earlier = any(one.code == TWICE for one in answer.failures)
         if earlier or not (answer.made or answer.failures):
@@ -323,7 +332,10 @@ class _Order:
 
     @property
     def _lease_end(self) -> str:
-        """The end of new nodes' first lease, the same in a `WINDOW`: repeats must be equal."""
+        """The end of new nodes' first lease.
+
+        It stays the same for ten minutes, because repeated requests must be equal.
+        """
         end = datetime.fromtimestamp((self._window_number + 1) * WINDOW.total_seconds(), UTC)
         return names.time_text(end + timedelta(minutes=self.fleet.lease_minutes))
 

@@ -1,4 +1,7 @@
-"""The leases of EC2 nodes, which shut down when it ends, and how the manager renews them."""
+"""The leases of EC2 nodes, and how the manager renews them.
+
+A node shuts down when its lease ends.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ OUTAGE, LEAST = timedelta(minutes=12), timedelta(minutes=1)
 def instances_to_renew(
     fleet: Fleet, instances: Iterable[Instance], now: datetime
 ) -> list[Instance]:
-    """Return all living instances if a lease must be renewed now, else none.
+    """Return all living instances if the lease of at least one must be renewed now; else none.
 
     Renewing a thousand leases takes no longer than renewing one.
     """

@@ -1,8 +1,12 @@
 """Parallel calls to a fleet's AWS regions, so that a slow region does not delay the others.
 
-EC2 limits an account's calls in a region, per second in the long run: DescribeInstances to 20,
-CreateTags to 10, TerminateInstances to 5, CreateFleet to 2 ("Request throttling for the Amazon EC2
-API", docs.aws.amazon.com/ec2/latest/devguide).
+EC2 limits an account's calls in a region by token buckets. "Request throttling for the Amazon EC2
+API" (docs.aws.amazon.com/ec2/latest/devguide) has the buckets' sizes and refills per second:
+
+    DescribeInstances, with a filter     100, 20
+    CreateTags                           100, 10
+    TerminateInstances                   100,  5; and 1000, 20 for the instances that it names
+    CreateFleet, RunInstances              5,  2; and 1000,  2 for the instances that they start
 """
 
 from __future__ import annotations
@@ -46,8 +50,9 @@ class RegionListings(Listing):
 class Regions:
     """A fleet's instances by AWS region, as each region listed them last.
 
-    Nodes in earlier regions, which its file no longer names, count as the fleet's until their
-    leases end. Such a region may be disabled, so its silence prevents no launches.
+    The fleet may still have nodes in earlier regions, which its file no longer names. These nodes
+    count as the fleet's until their leases end. An earlier region that does not answer prevents no
+    launches, because the user may have disabled this region.
     """
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
@@ -61,11 +66,13 @@ class Regions:
     def list_instances(
         self, launched: Sequence[Instance], renew: Renew | None, now: datetime
     ) -> RegionListings:
-        """List the instances of each AWS region, and renew their leases with `renew`, if given.
+        """List the instances of each AWS region, and renew their leases with the function `renew`.
 
-        `renew` gets the instances that a region lists or, if it refuses, those that it listed last,
-        and the `launched` ones, which AWS may not list yet. After PATIENCE seconds without an
-        answer, the last one counts. Leases in earlier regions are not renewed.
+        If a region has not answered after PATIENCE seconds, the result has the instances of its
+        last answer. `renew` gets the instances that a region lists or, if the region refuses to
+        list them, those that it listed last. It also gets the `launched` instances, because AWS may
+        not list them yet. Leases in earlier regions are not renewed. If `renew` is None, no lease
+        is renewed.
         """
         silent = self._ask_all(self._fleet.aws_regions, launched, renew)
         unknown, earlier = self._read_earlier(now), self._earlier
@@ -96,7 +103,8 @@ class Regions:
     def _read_earlier(self, now: datetime) -> str:
         """Find AWS regions that the fleet used before. Return an error, or an empty text.
 
-        Another run may add regions, so they are looked up again every ten minutes. None is dropped.
+        The regions are looked up again every ten minutes, because another run may add regions. No
+        region is dropped, because it may still have nodes.
         """
         if self._earlier_read and abs(now - self._earlier_read) < REREAD:
             return ""

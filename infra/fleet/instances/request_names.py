@@ -25,7 +25,10 @@ def refused_file(fleet: str) -> Path:
 
 
 def first_unrefused(fleet: str, window: int, parts: Sequence[str]) -> str:
-    """Return a name for a request, made from `parts`, that AWS has not refused."""
+    """Return a name for a request, made from `parts`, that AWS has not refused.
+
+    Only refusals in the ten-minute period with the number `window` count.
+    """
     used = read_refused(fleet, window)
     numbered = ("\n".join([*parts, f"{number}"]) for number in count(0))
     names = (hashlib.sha256(text.encode()).hexdigest() for text in numbered)
@@ -33,13 +36,16 @@ def first_unrefused(fleet: str, window: int, parts: Sequence[str]) -> str:
 
 
 def read_refused(fleet: str, window: int) -> list[str]:
-    """Return the names that AWS refused in the window with this number."""
+    """Return the names that AWS refused in the ten-minute period with the number `window`."""
     kept = object_or_empty(lambda: read_json(refused_file(fleet)))
     return list(kept.get("names", ())) if kept.get("window") == window else []
 
 
 def note_refused(fleet: str, window: int, name: str) -> None:
-    """Record a refused name. If that fails, AWS repeats its refusal until the window ends."""
+    """Record a refused name, so that the next request gets another name.
+
+    If the file can't be written, AWS repeats its refusal until the period `window` ends.
+    """
     file = refused_file(fleet)
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -117,8 +117,8 @@ def _ids(nodes: Iterable[Instance]) -> str:
 def _wait_until_gone(aws: Aws, fleet: Fleet, progress: Progress, refusals: list[str]) -> Listing:
     """Wait until the nodes are gone. Return AWS's last list of instances.
 
-    Nodes that still live are terminated. If `refusals` has AWS's refusal to do that, or gets one,
-    living nodes are neither terminated nor waited for.
+    Nodes that are still alive are terminated. If AWS refuses, the reason is added to `refusals`. If
+    `refusals` is not empty, living nodes are neither terminated nor waited for.
     """
     listing = Listing(instances=[], silent={})
 

@@ -63,7 +63,8 @@ class NodeInputs:
 def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
     """Return what a launch of nodes needs from this machine, the manager.
 
-    PoolError if it has no HTCondor or no token for nodes. InputError if its address is unknown.
+    PoolError if this machine has no HTCondor or no token for nodes. InputError if the manager's
+    address is unknown.
     """
     own = own_instance.find()
     manager = manager_address(fleet, own)
@@ -156,11 +157,11 @@ def up(
 ) -> Launched:
     """Create the resources that nodes need, then launch nodes until `count` are alive.
 
-    `check_count` explains `count`. The nodes' costs belong to `run`, if any. After a temporary
-    refusal, the request is repeated for about two minutes. The result has all living nodes, perhaps
-    fewer than `count`, and the last refusals. Leases are renewed, except in AWS regions that the
-    fleet's file no longer names. FleetError if the fleet has no node at the end, unless `count` is
-    0.
+    The default of `count` is the fleet's minimum, but at least one. The nodes' costs belong to
+    `run`, unless it is empty. After a temporary refusal, the request is repeated for about two
+    minutes. The result has all living nodes, perhaps fewer than `count`, and the last refusals.
+    Leases are renewed, except in AWS regions that the fleet's file no longer names. FleetError if
+    the fleet has no node at the end, unless `count` is 0.
     """
     wanted = check_count(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)

@@ -20,7 +20,8 @@ AWS_MODULE = Path(instance_aws.__file__)
 def render(settings: Mapping[str, Any]) -> str:
     """Return the user data with `settings`, which must not contain a secret.
 
-    `nodes/bootstrap/settings.py` defines these. FleetError if it is longer than EC2 allows.
+    `nodes/bootstrap/settings.py` defines the settings. FleetError if the user data is longer than
+    EC2 allows.
     """
     text = render_template(
         "node/user_data.py.j2",

@@ -1,8 +1,8 @@
 """The autoscaler on the manager, which launches and ends nodes in repeated steps.
 
-A step first renews the nodes' leases, even if the pool doesn't answer. Then it reads the pool,
-decides and acts. It may fail or be killed at any point, because the next step reads everything
-again.
+A step first renews the nodes' leases. Then it reads the pool, decides, and acts. So leases are
+renewed even if the pool doesn't answer. A step may fail or be killed at any point, because the next
+step reads everything again.
 """
 
 from __future__ import annotations
@@ -143,7 +143,12 @@ class Autoscaler:
         planned: datetime | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Scale for `run` or, if it is empty, for all trials. `CostLedger` explains `planned`."""
+        """Scale for `run`. If `run` is empty, scale for all trials in the queue.
+
+        Costs count from the recorded start of `run`. If no start is recorded, they count from now.
+        `planned` is the time at which the run was planned. An earlier recorded start is ignored,
+        because it belongs to another run with this id.
+        """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, ignore_output_errors(progress)
         self._clock = WallClock(connections.clock, connections.ticks)
@@ -218,9 +223,10 @@ class Autoscaler:
     def release_nodes(self) -> Step:
         """Drain or terminate the nodes that are not needed after the run's end.
 
-        First wait up to 20 seconds until the run's jobs have left them. A node stays if it is busy,
-        or if a waiting trial of another run will use it, and at least `nodes.min` stay: until the
-        fleet's next autoscaler decides, or until their leases end.
+        First wait up to 20 seconds until the run's jobs have left the nodes. A node stays if it is
+        busy, or if a waiting trial of another run will use it. At least `nodes.min` nodes stay. The
+        fleet's next autoscaler decides about the nodes that stay. Without one, a node shuts down at
+        the latest when its lease ends.
         """
         retries.wait_for(self._has_left_its_slots, LEAVING)
         now = self._clock.now()

@@ -1,7 +1,8 @@
 """The costs of a run, as its autoscaler knows them.
 
-While the record of costs can't be read, the autoscaler counts only the costs that it has seen
-itself, and launches no node if the run has a cap on costs. Later it adds these costs to the record.
+While the autoscaler can't read the record of costs, nodes continue to run. The autoscaler then
+counts only the costs that it has seen itself, and launches no node if the run has a cap on costs.
+Later it adds these costs to the record.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class CostLedger:
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Count costs from the recorded start of `run` or, without one, from `began`.
+        """Count costs from the recorded start of `run`. If none is recorded, count from `began`.
 
-        A start before `planned`, when the run was planned, belongs to another run with this id, and
-        is ignored. The first call of `note` reads the record.
+        `planned` is the time at which the run was planned. An earlier recorded start is ignored,
+        because it belongs to another run with this id. The first call of `note` reads the record.
         """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
@@ -73,8 +74,8 @@ class CostLedger:
     def note(self, listed: Iterable[Instance], now: datetime, silent: Iterable[str] = ()) -> str:
         """Update the costs from AWS's list of instances. Return an error, or an empty text.
 
-        The record is saved if it changed, but not while the fleet is down. Nodes in the AWS regions
-        `silent` may still run. After an error, the next call tries again.
+        The record is saved if it changed, but not while the fleet is down. `silent` are AWS regions
+        that did not answer. Their nodes may still run. After an error, the next call tries again.
         """
         problem, seen = "", self.record
         if self._stored is None:

@@ -1,8 +1,8 @@
 """The autoscaler's process, which makes steps until it is stopped or its DAG is done.
 
-It is a node of a DAG, or a command on the manager. Of a fleet's autoscalers on a machine, one
-scales, and the others wait. No failure ends the process: the nodes' leases would expire, and the
-run would wait for ever.
+It runs as a node of a DAG, or as a command on the manager. If a user runs several autoscalers of a
+fleet on a machine, one scales the fleet, and the others wait. No failure ends the process.
+Otherwise the nodes' leases would expire, and the run would wait for ever.
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ class Loop:
     ) -> None:
         """Prepare the loop, which the method `run` starts.
 
-        After each step, the autoscaler's state is written to the file `report`. With `graph`, it is
-        this DAG's provisioner. With `ends_with_run`, unneeded nodes end with the loop. Between
-        steps are `pause` seconds, doubled by each failure in a row up to `longest_pause`.
+        After each step, the loop writes the autoscaler's state and the run's id to the file
+        `report`, by default `last_report.default_report`. With `graph`, the autoscaler is this
+        DAG's provisioner. With `ends_with_run`, the loop ends unneeded nodes when it ends.
+        Between steps, the loop waits for `pause` seconds. Each failure in a row doubles this time,
+        up to `longest_pause` seconds.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)

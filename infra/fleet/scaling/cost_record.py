@@ -27,7 +27,10 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def load(aws: Aws, fleet: Fleet) -> Ledger:
-    """Return the record of all buckets that the fleet may have used, with this machine's copy."""
+    """Return the record of all buckets that the fleet may have used, with this machine's copy.
+
+    The result is empty if none exists. FleetError if one is invalid, or if AWS refuses.
+    """
     account = aws.account(fleet.home)
     present, *earlier = bucket.known_buckets(fleet, account)
     # AWS denies access to a bucket of another account, which may have the name of an earlier one.
@@ -87,8 +90,9 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> float:
     """Copy the fleet's record of costs to this machine. Return the USD spent.
 
-    `fleet down` calls this with its start `began` and AWS's last `listing`. Instances that ended
-    since then without a recorded reason get it. FleetError if the record can't be read or written.
+    `fleet down` calls this with its start `began` and AWS's last `listing`. If an instance ended
+    after `began` without a recorded reason, the reason is set to `fleet down`. FleetError if the
+    record can't be read or written.
     """
     now = datetime.now(UTC)
     record = load(aws, fleet).add_listing(listing.instances, now, listing.silent)
@@ -99,14 +103,20 @@ def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> fl
 
 
 def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
-    """Return the record (empty if unreadable), updated with AWS's present list of nodes."""
+    """Return the fleet's record of costs, updated with AWS's present list of nodes.
+
+    A record that can't be read counts as empty.
+    """
     fleet, _ = inventory.with_earlier_regions(aws, fleet)
     listing = Listing(instances=inventory.instances(aws, fleet, gone=True), silent={})
     return updated_record(aws, fleet, listing, now or datetime.now(UTC))[0]
 
 
 def updated_record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> tuple[Ledger, str]:
-    """Return the record (empty if unreadable), updated with AWS's `listing`, and an error or ""."""
+    """Return the record, updated with AWS's `listing`, and an error or an empty text.
+
+    If the stored record can't be read, the result has only the instances of `listing`.
+    """
     record, notice = load_or_tell(aws, fleet)
     return (record or Ledger()).add_listing(listing.instances, now, listing.silent), notice
 

@@ -1,9 +1,9 @@
 """A file that says that a person has taken a fleet down.
 
-While it exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
-Otherwise a run in progress would launch a node within seconds. `fleet up`, `fleet autoscale` and a
-`fleet scale` that adds nodes remove the file, and so does a run with this fleet that is submitted
-or resumed.
+While this file exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
+Otherwise a run in progress would launch a new node within seconds. `fleet up` and `fleet autoscale`
+remove the file. So does `fleet scale`, unless it reduces the number of nodes. The file is also
+removed when a run with this fleet is submitted or resumed.
 """
 
 from __future__ import annotations

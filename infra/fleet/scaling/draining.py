@@ -1,7 +1,7 @@
 """Draining: an EC2 node takes no more jobs, and its jobs leave with their checkpoints.
 
-The program `condor_drain` uses the key that HTCondor's collector gives the pool's administrator.
-HTCondor's Python bindings don't, so they can't drain nodes.
+HTCondor's collector gives the pool's administrator a key to administer nodes. The program
+`condor_drain` uses this key. HTCondor's Python bindings don't use it, so they can't drain nodes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ IN_PROGRESS = "Draining already in progress"
 
 
 def drain(node: Machine, removal: Removal, program: str = "") -> str:
-    """Ask a node to take no more jobs, and its jobs to leave. Return the error, if any.
+    """Ask a node to take no more jobs, and its present jobs to leave. Return the error, if any.
 
-    Nothing is done if it drains already. With `removal.only_idle`, a node that has a job refuses,
-    which is an error. `DrainReason` becomes `OURS` and the removal's reason. `program` is the path
-    of `condor_drain`, by default that on PATH. PoolError without it, or if HTCondor does not run.
+    Nothing is done if the node drains already. With `removal.only_idle`, a node that has a job
+    refuses, which is an error. The node's `DrainReason` becomes `OURS` and the removal's reason.
+
+    `program` is the path of `condor_drain`. If it is empty, the program is looked up on PATH.
+    PoolError if PATH lacks the program, or if HTCondor does not run.
     """
     program = program or _find_condor_drain()
     if node.draining:
@@ -142,7 +144,10 @@ def drain_text(node: Machine) -> str:
 
 
 def undrained_nodes(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
-    """Return those of the `known` machines in `instances` that run a job or may start one."""
+    """Return the nodes in `instances` that run a job or may still start one.
+
+    `instances` has the nodes' ids. `known` has the pool's machines.
+    """
     return [
         node
         for node in known

@@ -3,8 +3,8 @@
 Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
 - The price is the one at the launch. A spot price may have changed since.
-- The end is the time that AWS reports or, else, of the first poll that doesn't list the instance,
-  but at most the end of its lease.
+- The end is the time that AWS reports. If AWS reports none, the end is the time of the first poll
+  that doesn't list the instance. If its lease ended earlier, the end is the end of the lease.
 - An instance is missing if it began and ended between two polls that were over an hour apart.
 """
 
@@ -43,6 +43,7 @@ class Lifetime:
         ended: when it ended, or was found to be gone. None while it lives.
         joined: when it was first seen in the pool, or None if it never was.
         why: why it drains or has ended, and who requested that. Empty if unknown.
+        zone, lifecycle: empty in old records.
         taken_back: when AWS reclaimed it, or gave notice that it may. None if neither.
         bandwidth: GB/s of a GPU's memory, as the GPU probe measured. None if not measured.
     """
@@ -74,9 +75,10 @@ class Lifetime:
         return self.ended is None and self.end_time(now) == now
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
-        """Return the cost in USD until the recorded end or, without one, until `now`.
+        """Return the cost in USD until the instance's recorded end or, without one, until `now`.
 
-        It counts from the launch, or from `since` if that is later. An unknown price counts as 0.
+        The cost counts from the launch, or from `since` if that is later. It is 0 if the price is
+        unknown.
         """
         end = max(self.ended or now, self.launched + LEAST)
         begin = max(self.launched, since or self.launched)
@@ -87,7 +89,8 @@ class Lifetime:
 class NodesLeft:
     """The instances that still live although their fleet has no autoscaler.
 
-    `until` is the end of the last lease, or None if unknown. `per_hour` is USD per hour of all.
+    `until` is the time when the last lease ends, or None if the end of a lease is unknown.
+    `per_hour` is the price of all instances in USD per hour.
     """
 
     nodes: tuple[str, ...]
@@ -120,8 +123,9 @@ class Ledger:
     ) -> Ledger:
         """Return the record, updated with AWS's list of instances, including ended ones.
 
-        An instance that is not listed counts as ended, but in the AWS regions `silent` only when
-        its lease ends. The record drops an instance when `KEPT` has passed since its end.
+        An instance that is not listed counts as ended. But in the AWS regions `silent`, which did
+        not answer, it counts as ended only when its lease ends. The record drops an instance when
+        `KEPT` has passed since its end.
         """
         listed = list(listed)
         living = {instance.id for instance in listed if instance.is_alive}
@@ -163,7 +167,7 @@ class Ledger:
     def add_reasons(self, whys: Mapping[str, str]) -> Ledger:
         """Return the record with `whys`, the reasons why instances drain or end, by instance id.
 
-        The reason of an ended instance stays.
+        If an ended instance has a reason already, that reason stays.
         """
         new = {
             name: replace(life, why=whys[name])
@@ -179,7 +183,8 @@ class Ledger:
     def begin_run(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
         """Return the record with `now` as the start of `run`, unless a start is recorded already.
 
-        A start before `planned`, when the run was planned, belongs to another run with this id.
+        `planned` is the time at which the run was planned. An earlier recorded start is replaced,
+        because it belongs to another run with this id.
         """
         known = self.runs.get(run)
         if known and planned and known < planned:

@@ -1,8 +1,9 @@
 """The autoscaler's memory of its nodes: facts that neither AWS nor HTCondor knows.
 
-It knows when each node was last seen in the pool, and which new nodes AWS doesn't list yet. The
-time that a node may take to join begins again when the autoscaler starts, and after each outage of
-the pool, because nodes need a while to connect after a restart of the manager.
+The autoscaler remembers when each node was last seen in the pool, and which new nodes AWS doesn't
+list yet. A node has a limited time to join the pool. This time begins again when the autoscaler
+starts, and after each outage of the pool, because nodes need a while to connect after a restart of
+the manager.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class KnownNodes:
     ) -> list[Instance]:
         """Return the living instances of `listed`, and new ones that AWS does not list yet.
 
-        These count for two minutes after the launch or, in the regions `silent`, until it answers.
+        An instance that is not listed yet counts as alive for two minutes after its launch. In the
+        AWS regions `silent`, which did not answer, it counts as alive until the region answers.
         """
         listed = list(listed)
         known = {instance.id for instance in listed}
@@ -67,7 +69,8 @@ class KnownNodes:
     ) -> list[Node]:
         """Return the instances as nodes, each with its machine in the pool, if it has one.
 
-        One without a machine gets the resources in `rooms` for its instance type, or else `usual`.
+        A node without a machine gets the resources in `rooms` for its instance type. If the type is
+        missing there, the node gets `usual`.
         """
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)

@@ -43,7 +43,10 @@ def kept_ledger(fleet: str, account: str) -> Path:
 
 
 def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
-    """Return the lifetimes that `fleet down` kept on this machine, of all AWS accounts, by id."""
+    """Return the lifetimes that `fleet down` kept on this machine, by instance id.
+
+    The instances may belong to several AWS accounts.
+    """
     found: dict[str, Lifetime] = {}
     for file in default_report(fleet).parent.glob(f"{glob.escape(fleet)}.*.ledger.json"):
         found |= parse_lifetimes(object_or_empty(partial(read_json, file)).get("instances"))

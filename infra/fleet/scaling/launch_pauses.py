@@ -44,8 +44,9 @@ class Backoff:
 class UnfitNodes:
     """Pauses launches after several nodes in a row that were never fit for a trial.
 
-    A node is unfit if it did not join in time, if it ended before (unless the autoscaler or a
-    person ended it), or until it has passed the GPU probe, if it has GPUs.
+    A node is unfit if it did not join in time. A node that ended before it joined is unfit too,
+    unless the autoscaler or a person ended it. If trials need GPUs, a node is also unfit until it
+    has passed the GPU probe.
     """
 
     def __init__(self) -> None:
@@ -78,8 +79,9 @@ class UnfitNodes:
 class UnmatchedTrials:
     """Trials that match no node, although a node has room for them.
 
-    New nodes would not help, so none is launched for them for 30 minutes. Each further pause is
-    twice as long, up to 12 hours, until a trial with the same request and requirements runs.
+    New nodes would not help, so no node is launched for these trials for 30 minutes. If they still
+    match no node then, the next pause is twice as long, up to 12 hours. The pauses end when a trial
+    with the same request and requirements runs.
     """
 
     def __init__(self) -> None:
@@ -90,7 +92,8 @@ class UnmatchedTrials:
     ) -> tuple[Demand, list[str]]:
         """Return `demand` without trials that match no node, and a line about each removed group.
 
-        `found` has these groups, each with a node that has room but not what they require.
+        `found` has the groups that match no node, each with a node that has enough free resources
+        but does not meet the group's requirements.
         """
         for group in demand.active:
             self._backoffs.pop((group.need, group.requirements), None)

@@ -97,7 +97,10 @@ def _count(fresh: Iterable[_Alike]) -> int:
 
 
 def _fill(rooms: dict[str, Resources], need: Resources, jobs: int) -> int:
-    """Subtract up to `jobs` jobs that request `need` from `rooms`. Return how many are left."""
+    """Place up to `jobs` jobs, each with the request `need`. Return how many jobs are left.
+
+    The requests of the placed jobs are subtracted from the free resources in `rooms`.
+    """
     for name, room in rooms.items():
         if not jobs:
             break

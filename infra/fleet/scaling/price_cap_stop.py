@@ -20,7 +20,10 @@ OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED}
 
 @dataclass(frozen=True, kw_only=True)
 class PriceCapStop:
-    """An order to end a run's trials and, with `finals`, its full trainings and gates."""
+    """An order to end a run's trials, because the run's money is spent.
+
+    With `finals` the run's full trainings and gates must end too.
+    """
 
     reason: str
     finals: bool
@@ -57,9 +60,10 @@ def required_stop(limits: Limits, nodes: int, needed: int) -> PriceCapStop | Non
 
 
 def end(run: str, stop: PriceCapStop, folder: str = "") -> int:
-    """Remove the jobs that `stop` ends from the queue. Return how many were removed.
+    """Remove the jobs of a run's trials from the queue. Return how many were removed.
 
-    Their logs get the reason. PoolError if `folder` is empty and several runs have the id `run`.
+    With `stop.finals` the jobs of full trainings and gates are removed too. HTCondor writes the
+    reason into the jobs' logs. PoolError if several runs have the id `run` and `folder` is empty.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quote(run)} && !{OVER}"
     if not stop.finals:

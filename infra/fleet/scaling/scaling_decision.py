@@ -70,8 +70,10 @@ class Removal:
 class Decision:
     """The decision of one step of the autoscaler.
 
-    `least` is the smallest useful number of new nodes: 1, or as many as a gang needs to begin.
-    Nodes to `drain` end once they are empty. Those to `terminate` have no job, or are lost.
+    Attributes:
+        least: the smallest useful number of new nodes: 1, or as many as a gang needs to begin.
+        drain: nodes that must take no more trials, and are terminated once they are empty.
+        terminate: nodes to end at once: they have no job, or the pool has lost them.
     """
 
     launch: int = 0
@@ -148,8 +150,8 @@ def unmatched_trials(
 ) -> list[tuple[Group, Node]]:
     """Return waiting trials that match no node, each group with an idle node that has room.
 
-    HTCondor matches within seconds. If trials have waited and the node was idle for minutes, their
-    requirements exclude this node, and so a new one of its type.
+    HTCondor matches within seconds. If trials have waited and the node was idle for minutes, the
+    trials' requirements exclude this node. They also exclude a new node of the same type.
     """
     fleet = _Fleet(nodes, limits, now)
     free = [n for n in fleet.in_phases({"idle"}) if fleet.idle_minutes(n) >= MATCH_MINUTES]
@@ -200,8 +202,9 @@ class _Fleet:
     def free_rooms(self) -> Mapping[str, Resources]:
         """Return each usable node's free GPUs, CPUs and memory, by the node's id.
 
-        Jobs fill busy nodes first, then idle ones, then those that still boot; of each kind the
-        cheapest first, so that expensive nodes stay empty. Lost nodes' resources are unknown.
+        Busy nodes come first, then idle ones, then those that still boot. Jobs fill the nodes in
+        this order. Of each kind, the cheapest comes first, so that expensive nodes stay empty.
+        Nodes that the pool no longer sees are left out: their free resources are unknown.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         usable = self.in_phases(order)
@@ -215,9 +218,9 @@ class _Fleet:
     def release_order(self) -> list[Node]:
         """Return the nodes that can be ended, the least useful first.
 
-        Nodes with sick GPUs come first, then nodes that still boot, idle ones and busy ones; of
-        each kind the most expensive. Nodes that the pool no longer sees can't be drained: trials
-        may run.
+        Nodes with sick GPUs come first, then nodes that still boot, then idle ones, then busy ones.
+        Of each kind, the most expensive comes first. Nodes that the pool no longer sees are left
+        out, because they may run a trial, and can't be drained.
         """
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(
@@ -263,8 +266,8 @@ def _allowance(fleet: _Fleet) -> tuple[int, str]:
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
     """Return the nodes to drain because no trial used them for `idle_minutes`.
 
-    Nodes in `used`, for waiting trials, stay, and those in `over` end in any case. At least
-    `limits.min_nodes` nodes without sick GPUs stay.
+    Nodes in `used` stay, because waiting trials will use them. Nodes in `over` are left out,
+    because they end in any case. At least `limits.min_nodes` nodes without sick GPUs stay.
     """
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
@@ -295,7 +298,10 @@ def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
 
 
 def decide_downscale(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
-    """Return what to drain and terminate so that `count` nodes stay, as a person has asked."""
+    """Return what to drain and terminate so that `count` nodes stay, as a person has asked.
+
+    Nodes with sick GPUs go first, then nodes that still boot, then idle ones, then busy ones.
+    """
     fleet = _Fleet(nodes, limits, now)
     surplus = max(0, len(fleet.not_in_phases(LEAVING)) - count)
     return _decide_removal(

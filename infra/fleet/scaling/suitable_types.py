@@ -32,8 +32,11 @@ def node_room(kind: InstanceType, shares: int) -> Resources:
 class SuitableTypes:
     """A job's request (`need` and `disk_bytes`), and the room on nodes of each instance type.
 
-    `rooms` has a node's GPUs, CPUs and memory for jobs, and `disks` the bytes of its disk, by type.
-    A gang needs `least` jobs to begin, and the fleet has at most `nodes` nodes.
+    Attributes:
+        rooms: the GPUs, CPUs and memory for jobs on a node, by the name of the instance type.
+        disks: the size in bytes of a node's disk for jobs, by the name of the instance type.
+        least: the number of jobs that a gang needs to begin. 1 without a gang.
+        nodes: the fleet's maximum number of nodes.
     """
 
     need: Resources
@@ -142,7 +145,7 @@ def suitable(
 ) -> list[Candidate]:
     """Return the candidates whose nodes suit all groups of `waiting` jobs.
 
-    A group that would leave no candidate is ignored.
+    The groups are tried in turn. A group that would leave no candidate is ignored.
     """
     found = list(candidates)
     kinds = dict.fromkeys((group.need, group.least, group.disk_bytes) for group in waiting)

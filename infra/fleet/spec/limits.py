@@ -1,8 +1,9 @@
 """A fleet's limits, and how many more nodes its caps on costs allow.
 
-The autoscaler checks the hourly cap when it decides on launches, by the price of the best
-candidate, and can then say why trials wait. A launch checks it by the prices of all requested
-candidates and of all nodes that AWS lists.
+The autoscaler checks the hourly cap twice: when it decides on launches, by the price of the best
+candidate for which the caps pay, and at a launch, by the prices of all requested candidates and of
+all nodes that AWS lists. Only the first check can say why trials wait. `fleet up` makes only the
+second check.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ _ROUNDING = 1e-9  # so that a cap of 0.3 allows three nodes that cost 0.1 each
 
 
 def affordable_nodes(cap: float | None, used: float, price: float) -> int:
-    """Return how many more nodes a cap on costs allows, all in USD per hour.
+    """Return how many more nodes a cap on costs per hour allows.
 
-    The present nodes cost `used`, and a new one `price`. UNBOUNDED without a cap, -1 beyond it.
+    The present nodes cost `used`, and a new node costs `price`. All amounts are in USD per hour.
+    Return UNBOUNDED without a cap, and -1 if the present nodes exceed the cap.
     """
     if cap is None:
         return UNBOUNDED
@@ -43,7 +45,8 @@ class Limits:
         max_nodes: maximum number of living instances, including those that are draining.
         boot_minutes: time that a node may take to join the pool.
         room, price: the resources of a new node, and its price in USD per hour.
-        hour_cap, run_cap: maximum USD of all nodes, per hour and since the run began, or None.
+        hour_cap: maximum USD per hour of all nodes, or None without a cap.
+        run_cap: maximum USD of all nodes since the run began, or None without a cap.
         spent: USD of all nodes since the run began.
         reserve: the share of `run_cap` that is kept for the full trainings.
         paused: why no node may be launched. Empty if launches are allowed.
@@ -72,8 +75,8 @@ class Limits:
     def affordable_in_run(self, rate: float) -> int:
         """Return how many new nodes can boot before `run_cap` is used up.
 
-        Existing nodes cost `rate` USD per hour. UNBOUNDED without a cap, and -1 if they alone use
-        it up within `boot_minutes`.
+        Existing nodes cost `rate` USD per hour. Return UNBOUNDED without a cap, and -1 if the
+        existing nodes alone use up the cap within `boot_minutes`.
         """
         if self.run_cap is None:
             return UNBOUNDED

@@ -17,7 +17,10 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def resource_name(fleet: str) -> str:
-    """Return the name of the fleet's role, profile and groups, with which its templates' begin."""
+    """Return the name of the fleet's role, instance profile, security groups and placement groups.
+
+    The names of the fleet's launch templates begin with this name.
+    """
     return f"trialfleet-{fleet}"
 
 

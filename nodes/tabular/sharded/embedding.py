@@ -59,7 +59,10 @@ class Rows:
         self.moved.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
-        """After `load`, set the moments of all rows to `m` and `v` [R, e], as of step `done`."""
+        """Set the moments of all rows to `m` and `v` [R, e], the moments after step `done`.
+
+        Call `load` first.
+        """
         for mine, given in zip(self._means, (m, v), strict=True):
             mine.copy_(given)
 
@@ -78,7 +81,10 @@ class Route:
 
 
 class ShardedEmbedding(nn.Module):
-    """A table of embeddings, divided among the ranks. Its state's "shard" has this rank's rows."""
+    """A table of embeddings, divided among the ranks.
+
+    The entry "shard" of its state_dict has this rank's rows.
+    """
 
     def __init__(self, rows: Rows, team: Ranks) -> None:
         super().__init__()
@@ -108,7 +114,10 @@ class ShardedEmbedding(nn.Module):
         return Route(send(place, self.moved.device), *counts, wanted)
 
     def lookup_with_gradient(self, route: Route) -> Tensor:
-        """Return embeddings [*, e] of `route`'s codes, with gradients. All ranks must call this."""
+        """Return the embeddings [*, e] of the codes that `route` was made for, with gradients.
+
+        All ranks must call this.
+        """
         places = self.rows.bring(route.wanted)
         rows: Tensor = _Exchange.apply(self.moved, places, route, self._team)  # type: ignore[no-untyped-call]
         return _gather_rows(rows, route.place)

@@ -77,8 +77,9 @@ class HiddenLayer(nn.Linear):
     ) -> Tensor:
         """Return the layer's outputs [b, h] for x [b, inputs], with ReLU and dropout.
 
-        `probability` is dropout's, and `random` [2] has its seed and step number. `number` is the
-        layer's number in the network, `first` that of x's first row in the batch.
+        `probability` is the share of outputs that dropout sets to 0. `random` [2] has dropout's
+        seed and step number. `number` is the layer's number in the network. `first` is the number
+        of x's first row in the batch.
         """
         product = functional.linear(x, _local_part(self.weight))
         place = first * self.out_features + (self.peers.first_unit if self.peers else 0)
@@ -139,7 +140,10 @@ class Layers(nn.Sequential):
         return [layer for layer in self if isinstance(layer, HiddenLayer)]
 
     def train_rows(self, x: Tensor, probability: float, random: Tensor, first: int) -> Tensor:
-        """Return the network's outputs [b, o] for x [b, inputs], as in `HiddenLayer.train_rows`."""
+        """Return the network's outputs [b, o] for x [b, inputs], with dropout.
+
+        The arguments are as for `HiddenLayer.train_rows`.
+        """
         for number, layer in enumerate(self.hidden):
             x = layer.train_rows(x, probability, random, number, first)
         outputs: Tensor = self[-1](x)
@@ -165,10 +169,11 @@ def side_by_side(team: Ranks, wished: int, units: int) -> int:
 def shard_layers(
     network: Network, team: Ranks, device: torch.device, *, tensor_parallel: int, offload: bool
 ) -> Layers:
-    """Replace a network's layers, in main memory, by this rank's part of each, and return these.
+    """Replace a network's layers by this rank's part of each layer, and return these parts.
 
-    `tensor_parallel` ranks compute a layer together (see `side_by_side`). `offload` keeps weights,
-    gradients and the optimiser's moments in main memory; then even one rank needs a process group.
+    The layers must be in main memory. `tensor_parallel` is the number of ranks that compute a layer
+    together, from `side_by_side`. `offload` keeps weights, gradients and the optimiser's moments in
+    main memory. With `offload`, even a single rank needs a process group.
     """
     network.layers = layers = Layers(network.layers)
     if team.count == 1 and not offload:

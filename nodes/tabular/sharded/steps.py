@@ -99,7 +99,10 @@ class ShardedSteps(PlainSteps):
         return [*self._parts()].index(_MOVED)
 
     def take(self) -> None:
-        """Update the weights with the next batch. Only offloaded layers wait for a GPU."""
+        """Update the weights with the next batch of the epoch.
+
+        This does not wait for a GPU, unless layers are offloaded.
+        """
         whole = self._batches[self._next]
         begin, end = self._groups.part(len(whole))
         self._network.zero_grad()
@@ -135,7 +138,10 @@ class ShardedSteps(PlainSteps):
             return target, self._layers.train_rows(x, self._settings.dropout, random, first)
 
     def state(self) -> dict[str, Any]:
-        """Return the optimiser's state, complete on rank 0. All ranks must call this together."""
+        """Return the optimiser's state, which is complete only on rank 0.
+
+        All ranks must call this together.
+        """
         self._rows.settle()
         state = self._optimizer.state()
         for name, of_rows in zip(("m", "v"), self._rows.means(), strict=True):
@@ -160,7 +166,10 @@ class ShardedSteps(PlainSteps):
         self._rows.close()
 
     def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the whole network's weights on rank 0. All ranks must call this."""
+        """Return the whole network's weights, put together from the `weights` of each rank.
+
+        Only rank 0 gets all weights. All ranks must call this.
+        """
         return self._gather_all(weights.items())
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -246,7 +255,10 @@ class _ActivationsOnHost(saved_tensors_hooks):
 
 
 def _allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor; a large one is in a file that disappears together with it."""
+    """Return an uninitialised tensor, which is in a file if it is large.
+
+    The file's name is deleted at once, so that the file disappears together with the tensor.
+    """
     if math.prod(shape) < _IN_FILE:
         return torch.empty(*shape, dtype=dtype)
     with tempfile.NamedTemporaryFile(dir=".") as file:

@@ -104,10 +104,11 @@ class Domain:
         conditions: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take the parameters' distributions, and `conditions` without cycles.
+        """Take the parameters' distributions, conditions and defaults.
 
-        These have, for each conditional parameter, the values of others that activate it. Without
-        a default, a parameter's default is the middle of its range, or its first choice.
+        `conditions` has, for each conditional parameter, the values of other parameters that
+        activate it. The conditions must have no cycles. If `defaults` lacks a parameter, its
+        default is the middle of its range, or its first choice.
         """
         self.columns = {
             name: Column.from_distribution(item) for name, item in distributions.items()

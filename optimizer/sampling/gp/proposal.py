@@ -23,12 +23,14 @@ def proposals(
     seed: int,
     teachers: Teachers | None = None,
 ) -> tuple[Array, list[float]]:
-    """Return points to try, the most promising first, and each teacher's weight, 0 if useless.
+    """Return points to try, the most promising first, and each teacher's weight.
 
-    Points that are already in `rows` or `pending` come last. `rows` are n × d points, with n ≥ 1.
-    `values` are their results, which are finite: smaller is better. `pending` are p × d points
-    without a result yet. All points are canonical (`domain.py`). `teachers` are models of other
-    tasks in the same domain.
+    Points that are already in `rows` or `pending` come last. A teacher that does not help has
+    the weight 0. The result depends only on the arguments.
+
+    `rows` are n × d points, with n ≥ 1. `values` are their results, which are finite: smaller is
+    better. `pending` are p × d points without a result yet. All points are canonical (`domain.py`).
+    `teachers` are models of other tasks in the same domain.
     """
     random = np.random.default_rng(seed)
     improvement, weights = build_acquisition(domain, rows, values, pending, random, teachers)
@@ -47,7 +49,10 @@ def build_acquisition(
     random: np.random.Generator,
     teachers: Teachers | None = None,
 ) -> tuple[ExpectedImprovement, list[float]]:
-    """Return the acquisition function and each teacher's weight, from those of `proposals`."""
+    """Return the acquisition function and each teacher's weight.
+
+    The arguments are those of `proposals`.
+    """
     modelled = choose_subset(rows, values, domain.is_categorical)
     rows, scaled = rows[modelled], standardize(values[modelled])
     nearest = teachers.nearest_tasks(rows, scaled) if teachers else []

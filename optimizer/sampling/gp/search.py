@@ -45,7 +45,10 @@ def best_points(
 
 
 def _nearby_points(domain: Domain, good: Array, random: np.random.Generator) -> Array:
-    """Return `good` points with some numbers moved by several sizes, and some choices redrawn."""
+    """Return points that differ from `good` points in some parameters.
+
+    Numbers are changed by steps of several sizes. Choices are drawn at random.
+    """
     rows = good[np.arange(NEAR) % len(good)].copy()
     scales = np.array(_SCALES)[(np.arange(NEAR) // len(good)) % len(_SCALES)]
     changed = random.uniform(size=rows.shape) < max(0.3, 1.5 / domain.size)

@@ -1,9 +1,10 @@
 """The choice of the results that the Gaussian process uses, if there are more than 200.
 
 A Gaussian process's time grows as the cube of the number of results. Half of the chosen results are
-the best ones, because better points are likely near them. The others keep the model certain about
-bad parts of the space: each is the farthest from all chosen before it (Gonzalez: Clustering to
-minimize the maximum intercluster distance, 1985).
+the best ones, because better points are likely near them. The other half is spread over the space,
+so that the model remains certain about bad parts of the space. Each result of this half is the
+farthest from all chosen before it (Gonzalez: Clustering to minimize the maximum intercluster
+distance, 1985).
 """
 
 from __future__ import annotations

@@ -47,9 +47,10 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest_tasks(self, rows: Array, values: Array) -> list[int]:
-        """Return the tasks whose means at `rows` have the largest rank correlations with `values`.
+        """Return the indices of the tasks whose means at `rows` correlate most with `values`.
 
-        These are at most MOST_TEACHERS indices, the largest first; all correlations are positive.
+        The most similar task is first. At most MOST_TEACHERS tasks are returned, all with a
+        positive rank correlation.
         """
         means = self.means(rows)
         ranks = _normalise_ranks(rankdata(values))

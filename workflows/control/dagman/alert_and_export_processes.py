@@ -65,7 +65,8 @@ class Watchers:
     ) -> list[RunFolder]:
         """Start the programs that should run but don't. Return the runs whose programs have work.
 
-        `schedules` are the daily studies whose timer is an HTCondor job that is on hold.
+        `schedules` are the folders of daily studies. The schedule of each is an HTCondor job that
+        is on hold, and a program sends alerts about this.
         """
         unfinished = {
             run: [each for each in _list_watchers(run) if not self._is_done(each)] for run in runs
@@ -83,7 +84,10 @@ class Watchers:
         return [run for run, of in unfinished.items() if of]
 
     def _is_done(self, watcher: Watcher) -> bool:
-        """Return whether a program's work is done. If not, start it, at most every 30 s."""
+        """Return whether a program's work is done. If not, start the program unless it runs.
+
+        A program that died is not started again within `AGAIN_SECONDS` of its last start.
+        """
         process, started = self._processes.get(watcher, (None, -math.inf))
         if process and process.poll() is None:
             return False

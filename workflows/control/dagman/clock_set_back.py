@@ -34,7 +34,10 @@ Command = Sequence[str]
 
 
 class ClockWatch:
-    """Detects that the wall clock was set back. `file` has both clocks' last readings."""
+    """Detects that the wall clock was set back.
+
+    `file` stores the readings of the wall clock and of a monotonic clock at the last check.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file

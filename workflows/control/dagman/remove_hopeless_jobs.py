@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 
 
 def fail_hopeless_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float) -> None:
-    """Remove the hopeless jobs among the ClassAds `ads`. Each job's POST script gets the reason."""
+    """Remove the hopeless jobs among the ClassAds `ads`. Each job's POST script gets the reason.
+
+    Errors of HTCondor or of files are only logged, because the next check may succeed.
+    """
     known = {run.root: run for run in runs}
     for ad in ads:
         run = known.get(Path(ad["TrialfleetFolder"]))

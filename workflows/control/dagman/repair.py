@@ -53,7 +53,10 @@ class BusyError(Exception):
 
 @contextmanager
 def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
-    """Hold the run lock during the block. Without `wait`, BusyError if another process has it."""
+    """Hold the run lock during the `with` block.
+
+    If another process holds the lock, wait for it. Without `wait`, raise BusyError.
+    """
     with lock_file(folder.run_lock, wait=wait) as ours:
         if not ours:
             raise BusyError("another process is changing this run")
@@ -97,7 +100,10 @@ def end_orphan(files: DagFiles) -> None:
 
 
 def copy_files(fault: Fault) -> None:
-    """Give a job its own copy of the files it waits for: the job is put on hold and released."""
+    """Give a job its own copy of the common files for which it has waited too long.
+
+    The job is put on hold and released.
+    """
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
     # if a crash leaves the job on hold, run_faults.py recognizes the reason: this is repeated
@@ -107,7 +113,10 @@ def copy_files(fault: Fault) -> None:
 
 
 def serve(folder: RunFolder, fault: Fault) -> None:
-    """Start the optimiser's service if it isn't running. PoolError if it doesn't answer in time."""
+    """Start the optimiser's service if it isn't running. PoolError if it doesn't answer in time.
+
+    After a PoolError, service.trouble.json in the run's folder may say more.
+    """
     words = [str(folder.client), "attend", str(fault.region)]
     try:
         done = run_captured(words, timeout=START_SECONDS)
@@ -122,7 +131,8 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 def replace(folder: RunFolder, fault: Fault) -> None:
     """Replace a faulty DAGMan by a new DAGMan, which starts without the old DAGMan's files.
 
-    If `fault.has_parent`, only remove it: the DAGMan of the whole run then starts the new one.
+    If `fault.has_parent`, this function only removes the faulty DAGMan, and the DAGMan of the whole
+    run starts the new one. Otherwise, this function submits the DAG again.
     """
     if fault.has_parent:
         _replace_region(folder, fault)
@@ -187,7 +197,11 @@ def _clear(dags: Sequence[DagFiles]) -> None:
 
 
 def stop(folder: RunFolder, progress: Progress = say_nothing) -> None:
-    """Remove a run's jobs and wait up to two minutes for their end. `progress` gets lines."""
+    """Remove a run's jobs and wait up to two minutes for their end.
+
+    The files from which DAGMan recovers are moved away. `progress` is called repeatedly with a line
+    that says how many jobs are left.
+    """
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
         folder.dag_files.metrics.unlink()  # else the supervisor would submit the run again

@@ -71,7 +71,8 @@ class Supervisor:
     ) -> list[RunFolder]:
         """Check the runs once and repair lasting faults. Return the runs that are not over.
 
-        `ads` are those of the runs' jobs, `now` Unix seconds, `tick` seconds of a monotonic clock.
+        `ads` are the ClassAds of the runs' jobs. `now` is in Unix seconds, `tick` in seconds of a
+        monotonic clock.
         """
         of_run = defaultdict(list)
         for ad in ads:
@@ -137,7 +138,10 @@ class Supervisor:
 
 
 def repair_locked(run: RunFolder, fault: Fault) -> None:
-    """Repair a fault under the run lock. BusyError if the lock is taken or the fault is gone."""
+    """Repair a fault under the run lock. BusyError if the lock is taken or the fault is gone.
+
+    PoolError if HTCondor is unreachable or refuses a request.
+    """
     with run_locked(run, wait=False):
         ads = schedd.query(job_queue.run_constraint(run), PROJECTION)
         found = faults(run, ads, time.time())
@@ -178,14 +182,20 @@ def supervise(state: Path) -> None:
 
 
 def held_schedules(seconds: float) -> list[DailyFolder]:
-    """Return the days whose timer is an HTCondor job that has been on hold for `seconds`."""
+    """Return the folders of the studies whose schedule is an HTCondor job on hold.
+
+    Jobs on hold for less than `seconds` don't count. PoolError if HTCondor is unreachable.
+    """
     held = f"JobStatus == {JobStatus.HELD} && time() - EnteredCurrentStatus >= {seconds}"
     ads = schedd.query(f"TrialfleetDaily =!= undefined && {held}", ["TrialfleetDaily"])
     return [DailyFolder(Path(ad["TrialfleetDaily"])) for ad in ads]
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether this account owns a folder. A removed folder counts, to be forgotten."""
+    """Return whether the account that runs this program owns a folder.
+
+    A removed folder counts as owned, so that `Supervisor.check` forgets its run.
+    """
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
     except FileNotFoundError:
@@ -202,7 +212,10 @@ def _note(file: Path, folders: Iterable[Path]) -> None:
 
 
 def supervise_alone(state: Path) -> None:
-    """Supervise runs once no other process uses `state`. InputError if it can't be written."""
+    """Wait until no other process uses the folder `state`, then supervise the runs forever.
+
+    InputError if the folder can't be written.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # after condor_reconfig, the master sends SIGHUP
     log_in_utc("%(levelname)s %(message)s")
     try:

@@ -30,7 +30,11 @@ class UnreachableSchedd:
         self._before: set[int] = set()
 
     def check(self, error: PoolError | None) -> None:
-        """Kill the schedd if `error`, the last query's, and the one before are NoAddressErrors."""
+        """Kill the schedd if it has no address now and had none at the previous check.
+
+        `error` is the error of the last query of the schedd; None if the query succeeded. The
+        schedd has no address if this is a NoAddressError.
+        """
         if not isinstance(error, NoAddressError):
             self._before = set()
             return

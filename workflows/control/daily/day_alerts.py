@@ -89,7 +89,11 @@ def awaited_event(
     awaited: Mapping[str, str],
     until: datetime | None,
 ) -> Event:
-    """Return the alert that a day waits for the data of the regions `awaited`, with reasons."""
+    """Return the alert for a day that waits for data.
+
+    `awaited` has the regions whose data can't be used yet, each with the reason. `until` is when
+    the wait ends, or None if that is unknown.
+    """
     when = f" until {local_time(until)}" if until else ""
     title = f"{study} {attempt.date}: waits for the data of {join_names([*awaited], _NAMED)}{when}"
     return Event(
@@ -103,7 +107,10 @@ def awaited_event(
 
 
 def takeover_event(study: str, journal: Journal, day: date, previous: Lease) -> Event:
-    """Return the alert that this manager took over the work on `day` from the lease `previous`."""
+    """Return the alert that this manager has taken over the work on `day`.
+
+    `previous` is the lease that the other manager had.
+    """
     host = socket.gethostname()
     silent = duration(previous.age)
     return Event(
@@ -184,7 +191,10 @@ def _compare_with_earlier(
 def _changes_by_people(
     study: Study, journal: Journal, attempt: Attempt
 ) -> list[tuple[str, Change]]:
-    """Return what people made current between the ends of the attempt before and of this one."""
+    """Return the changes of current models that people made, each with its region.
+
+    The period begins when the previous attempt, at any day, ended. It ends when `attempt` ended.
+    """
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
     since = max(ends, default=attempt.started)
@@ -293,7 +303,10 @@ def digest_table(
     costs: DaysCosts | None = None,
     measured: Mapping[str, WithPrevious] | None = None,
 ) -> str:
-    """Return a table of the regions' outcomes, failed ones first, with known costs and values."""
+    """Return a table of the regions' outcomes. Failed regions are at the top.
+
+    With `measured`, the table shows the results of each new model and of the region's previous one.
+    """
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
     amounts = [_usd(costs, one.region) for one in rows]

@@ -128,9 +128,10 @@ class DailyWork:
     # -- the plan --------------------------------------------------------------------------------
 
     def _find_or_plan_run(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """Return the attempt's run; plan it if it does not exist yet. Yield seconds to wait.
+        """Return the attempt's run, and plan it if it does not exist yet.
 
-        Return None if no region needs a run, or if the deadline passed before a run was planned.
+        Yield the number of seconds to wait before the next try. Return None if no region needs a
+        run, or if the deadline passed before a run was planned.
         """
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
@@ -167,7 +168,10 @@ class DailyWork:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
     def _study_to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
-        """Return the study with those of `left` to train, or None; record the others' outcomes."""
+        """Return the study, reduced to the regions in `left` that must be trained.
+
+        Record the outcomes of the other regions in `left`. Return None if no region needs training.
+        """
         found = load_day(self.file, attempt.date)
         there = found.usable
         unusable = unusable_regions(found, attempt.date, found.whole.daily)
@@ -183,7 +187,10 @@ class DailyWork:
         )
 
     def _record_unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Record and return the unchanged regions. One without a current model is a changed one."""
+        """Record regions as unchanged if they have the data and settings of their last model.
+
+        Return these regions. A region without a current model counts as changed.
+        """
         if study.daily is None or study.daily.unchanged == "train":
             return []
         checksums = Checksums(self.folder.checksums)
@@ -266,7 +273,10 @@ class _OutcomeReporter:
 
 
 def _outcome_text(one: Outcome, status: RunStatus) -> str:
-    """Return a region's outcome in words, which say whether a failed region was stopped."""
+    """Return a region's outcome in words.
+
+    A stopped region has the outcome "failed". Its text says that it was stopped.
+    """
     stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
     is_stopped = one.ending is Ending.FAILED and one.region in stopped
     return "stopped before it had a model" if is_stopped else str(one.ending)

@@ -48,7 +48,10 @@ MANY_DAYS = 100  # a backfill of more days is probably a typing error
 
 
 def daily_study(file: Path) -> tuple[Study, Daily]:
-    """Return a study and its `daily:` table. InputError if it can't be read or has no table."""
+    """Return a study and its `daily:` table.
+
+    InputError if the study can't be read or has no `daily:` table.
+    """
     study = load_whole(file)
     if study.daily is None:
         raise StudyError(
@@ -58,7 +61,11 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
 
 
 def open_journal(file: Path) -> tuple[Study, DailyFolder, Journal]:
-    """Return a study, its days' folder and journal. InputError if it has neither nor `daily:`."""
+    """Return a study, the folder of its days, and the journal with the outcomes of all days.
+
+    Raises:
+        InputError: the study can't be read, or it has neither a `daily:` table nor a journal.
+    """
     study = load_whole(file)
     folder = DailyFolder.for_study(study.name)
     if not folder.journal.exists():
@@ -85,9 +92,10 @@ class Days:
     def run(self, day: date | None = None) -> list[date]:
         """Work on a day until its end, and return the days that were worked on.
 
-        If `day` is None, work on the latest due day, and on days that become due meanwhile; on
-        missed days, too, with `missed: all`, but not on a missed due day with `missed: none`.
-        InputError if the study can't be used, or if `day` is in the future.
+        If `day` is None, work on the latest due day, and on days that become due during this work.
+        With `missed: all` in the study, also work on missed days. With `missed: none`, do nothing
+        if the latest due day was missed. InputError if the study can't be used, or if `day` is in
+        the future.
         """
         if day:
             self._check_past(day)
@@ -111,9 +119,12 @@ class Days:
     ) -> list[date]:
         """Train the missing regions of past days, and return the days that had missing regions.
 
-        The oldest day goes first. A region is missing if it failed or has no outcome. InputError
-        if the study or a day can't be used, if there are more than `MANY_DAYS` days without
-        `however_many`, or if regions have succeeded and `only_missing` is not set.
+        The oldest day goes first. A region is missing if it failed or has no outcome. Without
+        `however_many`, at most `MANY_DAYS` days are allowed.
+
+        Raises:
+            InputError: the study can't be used, `first` is after `last`, a day is in the future,
+                there are too many days, or regions have succeeded and `only_missing` is not set.
         """
         self._check_past(last)
         if first > last:
@@ -138,7 +149,8 @@ class Days:
     ) -> None:
         """Send alerts to the study's channels in the background. An error is printed, not raised.
 
-        `awaited` has the reason for each region of `planned` whose data can't be used yet.
+        `awaited` has the regions of `planned` whose data can't be used yet, each with the reason.
+        An alert lists these regions.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -229,7 +241,10 @@ class Days:
         self.tell()
 
     def _work_on(self, day: date) -> bool:
-        """Work on a day until some manager has finished it. Return False if the lease was lost."""
+        """Work on a day, or wait until another manager has finished it.
+
+        Return False if this manager lost the lease.
+        """
         try:
             with self._lease(day) as ours:
                 if not ours:
@@ -244,7 +259,10 @@ class Days:
         return True
 
     def _abandon(self, day: date, blocker: str) -> None:
-        """Record that the day's regions failed, because `blocker` didn't end by the deadline."""
+        """Record that the regions of `day` failed, because `blocker` didn't end by the deadline.
+
+        `blocker` is a text such as "the work on another day, 2026-11-22,".
+        """
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
             why = f"the day's deadline was over before {blocker} ended"
@@ -286,7 +304,10 @@ class Days:
             self.tell()
 
     def _backfill_day(self, day: date, progress: str) -> bool:
-        """Train a day's missing regions, and return whether any were missing."""
+        """Train a day's missing regions, and return whether any were missing.
+
+        `progress` is a text such as "3 of 10 days".
+        """
         waits = BusyDayWatch(self._say)
         with day_lock(self.folder, day, waits.update), self._lease(day, is_backfill=True):
             self._finish_open()
@@ -350,7 +371,10 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _absence_reasons(self, day: date, regions: list[str]) -> list[str]:
-        """Return why `regions` failed if the same is still wrong with the data of all, else []."""
+        """Return why `regions` failed, if the same is still wrong with the data of all of them.
+
+        Otherwise return an empty list.
+        """
         unusable = late_regions(load_day(self._file, day), day, None)
         whys = [unusable[name] for name in regions if name in unusable]
         ended = latest_outcomes(self.journal.outcomes(day, day))
@@ -366,7 +390,10 @@ class Days:
         return known[0] if known else self._begin(day, self._regions(day))
 
     def _begin(self, day: date, regions: list[str]) -> Attempt:
-        """Record a new attempt at a day, with the deadline of an attempt that is still open."""
+        """Record a new attempt at a day.
+
+        If another attempt at the day is still open, the new attempt gets the same deadline.
+        """
         now, known = self._clock(), self.journal.attempts(day)
         number = next_number(known)
         going_on = [one.deadline for one in known if not one.ended]

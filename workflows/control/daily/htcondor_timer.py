@@ -46,12 +46,18 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
 
 
 def remove_job(folder: DailyFolder) -> bool:
-    """Remove the job that starts daily runs; return whether it existed. A begun day continues."""
+    """Remove the job that starts the study's daily runs, and return whether it existed.
+
+    A day that has started continues.
+    """
     return schedd.apply_action("Remove", _job_constraint(folder), "trialfleet daily remove") > 0
 
 
 def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
-    """Return the id of the job that starts daily runs, if any, and why it is on hold, or None."""
+    """Return the id of the job that starts the study's daily runs, and why the job is on hold.
+
+    The reason is None if the job is not on hold. The result is None if the queue has no such job.
+    """
     found = schedd.query(_job_constraint(folder), _ATTRIBUTES)
     if not found:
         return None

@@ -68,7 +68,10 @@ def awaited_regions(file: Path, attempt: Attempt, now: datetime) -> dict[str, st
 
 
 def waits_until_text(daily: Daily | None, day: date) -> str:
-    """Return when the wait for a day's data ends, in the study's zone; "" if there is no wait."""
+    """Return when the wait for a day's data ends, in the study's time zone.
+
+    Return "" if the study never waits for data.
+    """
     until = daily.data_deadline(day) if daily else None
     return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
 

@@ -1,4 +1,4 @@
-"""When a timer starts the program, the days that are due then, and missed days."""
+"""The times at which a timer starts `daily run`, the days that are due, and missed days."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ def timer_hours_and_minutes(daily: Daily, now: datetime, zone: tzinfo | None) ->
 
 
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
-    """Return the due day, after the missed days since the last of `begun` with `missed: all`."""
+    """Return the days to work on at `now`, oldest first.
+
+    `begun` has the days that have begun. The result always has the latest due day. With
+    `missed: all`, it also has the days between the latest day in `begun` and the due day.
+    """
     due = daily.due_day(now)
     newest = max(begun, default=due)
     if daily.missed != "all" or newest >= due:
@@ -50,9 +54,10 @@ def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[dat
 
 
 def is_missed(daily: Daily, begun: Collection[date], now: datetime) -> bool:
-    """Return whether the latest due day was missed and, by `missed: none`, must not begin.
+    """Return whether the latest due day was missed and must not begin any more.
 
-    It was missed if it has not begun, its date has passed, and its start two hours ago, too.
+    The answer is True only with `missed: none`, and if three conditions hold: the day's date has
+    passed, its start was over two hours ago, and it is not in `begun`, the days that have begun.
     """
     due = daily.due_day(now)
     is_late = now - daily.start_time(due) > _LATE and due < daily.today(now)

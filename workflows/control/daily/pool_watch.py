@@ -46,7 +46,10 @@ class BusyDayWatch:
         self.busy: date | None = None
 
     def update(self, busy: date | None) -> None:
-        """Report the wait for `busy`, another process's day (None: unknown), and each outage."""
+        """Report the beginning of the wait, and the beginning and the end of each outage.
+
+        `busy` is the day on which another process works, or None if that day is unknown.
+        """
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy

@@ -24,7 +24,10 @@ _DURING = {  # the phases of `RegionStatus`
 
 
 class RunsEndings:
-    """Reads the outcomes of an attempt's regions, without those that the attempt's run lacks."""
+    """Reads the outcomes of an attempt's regions.
+
+    Regions that the attempt's run lacks are left out.
+    """
 
     def __init__(self, attempt: Attempt, files: RunFolder, frozen: FrozenStudy) -> None:
         self._attempt = attempt

@@ -1,4 +1,7 @@
-"""The daily schedule: a systemd timer, or an HTCondor job with alerts while it is on hold."""
+"""The daily schedule, which is a systemd timer or an HTCondor job.
+
+While this job is on hold, an alert is sent each day.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,12 @@ Say = Callable[[str], None]
 def install(file: Path, say: Say, *, system: bool = False) -> None:
     """Install or update the schedule of a study's days. `say` gets a line for each action.
 
-    With `system`, use the machine's systemd, otherwise the user's, or HTCondor where that does not
-    run. InputError if the study can't be used, or if only root may install the schedule. PoolError
-    if systemd or HTCondor refuses it.
+    With `system`, the machine's systemd is used. Otherwise the user's systemd is used, or HTCondor
+    if the user's systemd does not run.
+
+    Raises:
+        InputError: the study can't be used, or only root may install this schedule.
+        PoolError: systemd or HTCondor refuses the schedule.
     """
     study, daily = daily_study(file)
     folder = DailyFolder.for_study(study.name)
@@ -66,9 +72,10 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
 
 
 def _owner(folder: DailyFolder) -> str:
-    """Return the account that works on the days: the journal's owner.
+    """Return the account that works on the days.
 
-    Without a journal, the account that called sudo, or the owner of the nearest existing folder.
+    This is the journal's owner. Without a journal, this is the account that called sudo. Without
+    sudo, this is the owner of the runs' folder or of its nearest existing parent.
     """
     if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
         return asks
@@ -77,9 +84,10 @@ def _owner(folder: DailyFolder) -> str:
 
 
 def _make_runs_folder(folder: DailyFolder, owner: str) -> None:
-    """Create the runs' folder. As root, give it and its new parents to `owner`.
+    """Create the runs' folder. As root, give this folder and its new parents to `owner`.
 
-    A folder without a journal may be left from an interrupted installation, so it is given, too.
+    An existing folder without a journal is also given to `owner`, because an interrupted
+    installation may have left it.
     """
     missing = [place for place in folder.root.parents if not place.exists()]
     folder.root.mkdir(parents=True, exist_ok=True)
@@ -90,7 +98,12 @@ def _make_runs_folder(folder: DailyFolder, owner: str) -> None:
 
 
 def remove(file: Path, say: Say) -> None:
-    """Stop scheduling a study's days; a begun day continues. PoolError if systemd refuses."""
+    """Stop scheduling a study's days. A running day continues, and the journal stays.
+
+    Raises:
+        InputError: the study can't be read. A missing `daily:` table is no error.
+        PoolError: systemd refuses. If HTCondor refuses, a line goes to `say` instead.
+    """
     study = load_whole(file)
     folder = DailyFolder.for_study(study.name)
     removed = False
@@ -113,7 +126,9 @@ def remove(file: Path, say: Say) -> None:
 def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
     """Return the name of the timer or job that starts a study's days, and what is wrong with it.
 
-    The name is None if there is none, or HTCondor is away. The fault is "" if none is known.
+    The name is None if neither was found. If HTCondor is unreachable, no job can be found. The
+    second text is "" if nothing prevents the next day's start, or if no schedule is installed. It
+    is also "" if the timer's systemd can't be asked.
     """
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)
@@ -134,7 +149,11 @@ def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
 
 
 def watch_held_job(folder: DailyFolder) -> None:
-    """Send an alert each day while the timer's job is on hold, unless another process does so."""
+    """Send an alert each day while the job that starts the daily runs is on hold.
+
+    Return at once if another process already does this. TrialfleetError if the study or the stored
+    alerts can't be used.
+    """
     with lock_file(folder.alerts / SCHEDULE_LOCK, wait=False) as ours:
         if ours:
             _send_while_held(folder)

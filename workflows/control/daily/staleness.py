@@ -33,7 +33,8 @@ def stalest_first(study: Study, now: datetime) -> Study:
 def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
     """Return by how much to raise each region's priority: 1 per hour of its model's age.
 
-    `ages` are in seconds. Without a model (None), it is 24 more than for the oldest model.
+    `ages` are in seconds. A region whose age is None has no model. It gets 24 more than the region
+    with the oldest model.
     """
     known = [age for age in ages.values() if age is not None]
     oldest = int(max(known, default=0.0) / _HOUR)

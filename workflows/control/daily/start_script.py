@@ -26,7 +26,10 @@ _KEPT = (
 
 
 def write_start(folder: DailyFolder, study: str, file: Path) -> str:
-    """Write the script that the schedule starts; return its text. InputError as in `start_text`."""
+    """Write the script that the schedule starts, and return the script's text.
+
+    InputError if a path has a character that systemd units or submit files can't contain.
+    """
     text = start_text(folder, study, "daily", "run", file.absolute())
     folder.root.mkdir(parents=True, exist_ok=True)
     write_atomic(folder.start, text, mode=0o755)

@@ -100,7 +100,10 @@ class Units:
         self.run(self._systemctl_command("restart", self.timer.name))
 
     def remove(self) -> bool:
-        """Stop the timer and remove its files; return whether any existed. A begun day goes on."""
+        """Stop the timer and remove the unit files, and return whether any existed.
+
+        A day that has started continues.
+        """
         there = [path for path in (self.timer, self.service) if path.exists()]
         if not there:
             return False
@@ -115,7 +118,10 @@ class Units:
         return True
 
     def find_fault(self) -> str:
-        """Return why the timer does not start each day, and the remedy; "" if no fault is known."""
+        """Return why the installed timer does not start each day, and the command that corrects it.
+
+        Return "" if nothing is wrong, or if systemd can't be asked.
+        """
         asked = ["show", "--property=ActiveState,UnitFileState", self.timer.name]
         try:
             lines = self.run(self._systemctl_command(*asked)).splitlines()

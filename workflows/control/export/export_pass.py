@@ -1,6 +1,7 @@
 """A pass of an export: it updates each target, S3 or MLflow, to match the publish folder.
 
-A pass needs no record of earlier ones, so the next pass completes one that was killed.
+A pass needs no record of earlier passes. So if a process is killed during a pass, the next pass by
+any process completes the work.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Repeat `export_all` until no model changes meanwhile or a target fails. Return its result."""
+    """Repeat `export_all` until no model changes during a call, or until a target has a problem.
+
+    Return the result of the last call.
+    """
     while True:
         before = folder.signature()
         problems = export_all(folder, targets, progress, models_folders)
@@ -48,7 +52,8 @@ def export_all(
 ) -> dict[str, str]:
     """Export the models in `models_folders`, by default all, to all targets.
 
-    Return each target's problem, by its title. The caller holds the lock of `folder`.
+    Return the problem of each target that has one, by the target's title. The caller holds the lock
+    of `folder` (`ExportFolder.hold_lock`).
     """
     folder.keep_targets(targets)
     everything = folder.models_folders

@@ -88,7 +88,11 @@ class MlflowServer:
             self._client.search_experiments(max_results=1)
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:  # noqa: ARG002
-        """Add new models and set the alias `champion`. MLflow has its own rules, not `keep`."""
+        """Add a region's new models and set the alias `champion`. Return a line for each change.
+
+        `keep` is ignored, because MLflow has its own rules for retention. ExportError if MLflow
+        refuses or is unreachable.
+        """
         record = self._records / f"{published.region}.json"
         known = _read(record, self._settings.uri)
         name = f"{published.study}.{published.region}"
@@ -108,9 +112,10 @@ class MlflowServer:
     # -- a model -------------------------------------------------------------------------------
 
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
-        """Add a model, or its missing parts, to MLflow. Return its version there, and a note.
+        """Add a model to MLflow, or the parts that an earlier export did not add.
 
-        The note says why the model's trials can't be read; "" if they can.
+        Return the model's version in MLflow, and a note. The note is "" unless the model's trials
+        can't be read.
         """
         identity = f"{study}/{region}/{model.run}"
         experiment = self._get_experiment(study)
@@ -346,6 +351,9 @@ def _to_milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """Return the versions on the server `uri` by run, from `record`; {} if it is of another."""
+    """Return the MLflow versions in the file `record`, by the id of the model's run in trialfleet.
+
+    Return {} if the file is about another server than `uri`.
+    """
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

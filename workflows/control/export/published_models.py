@@ -20,7 +20,10 @@ OLDEST = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModel:
-    """A published model. `as_of` decides which of two models is newer; None if unknown."""
+    """A published model.
+
+    `as_of` is the time that decides which of two models is newer, or None if it is unknown.
+    """
 
     path: Path
     run: str
@@ -30,9 +33,10 @@ class LocalModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A region's models by run, oldest first, and the last change of the current model.
+    """A region's models at one moment.
 
-    `region` is the region's slug, the name of `folder`. Without a current model, `change` is None.
+    `region` is the region's slug, the name of `folder`. `models` has the models by run, oldest
+    first. `change` is the last change of the current model. It is None if no model is current.
     """
 
     study: str

@@ -128,7 +128,10 @@ def column_kinds(columns: Columns) -> dict[str, str]:
 def write_pyfunc(
     folder: Path, pyfunc: Pyfunc, model: LocalModel, of_mlflow: Mapping[str, Any]
 ) -> None:
-    """Write MLflow's files for a model into `folder`; `of_mlflow` has more entries for MLmodel."""
+    """Write into the empty `folder` the files with which MLflow loads a model.
+
+    `of_mlflow` has MLflow's own entries for the file MLmodel, such as MLflow's version.
+    """
     package = _write_code(folder / CODE, pyfunc.modules)
     signature = {
         name: json.dumps([{"type": t, "name": n, "required": True} for n, t in columns.items()])

@@ -16,12 +16,16 @@ CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
 
 
 def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RETRIES) -> S3Client:
-    """Return an S3 client, without sending a request. If `keys` is None, boto3 finds AWS keys.
+    """Return an S3 client, without sending a request.
 
-    To sign URLs, pass the bucket's AWS `region`: they then have this region's host, and the bucket
-    in the path. Otherwise the host begins with the bucket's name. S3's certificate does not cover
-    such a host if the name has dots, and S3 redirects the request if the bucket is in another
-    region. ExportError if the keys can't be read, or no client can be created.
+    If `keys` is None, boto3 finds AWS keys itself. `retries` is the maximum number of attempts
+    after the first. To sign URLs, pass the bucket's AWS `region`. Signed URLs then have the host of
+    this region, and the bucket in the path. Without `region`, the host begins with the bucket's
+    name. A signed URL then fails if the name has dots, because S3's certificate does not cover that
+    host. It also fails if the bucket is in another region, because S3 redirects the request.
+
+    Raises:
+        ExportError: the keys can't be read, or no client can be created.
     """
     import boto3
     from botocore.config import Config
@@ -54,7 +58,10 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
 def list_objects(
     client: S3Client, bucket: str, prefix: str, delimiter: str = ""
 ) -> list[ObjectTypeDef]:
-    """Return the objects whose keys begin with `prefix`, without a `delimiter` after it."""
+    """Return S3's entries for all objects in a bucket whose keys begin with `prefix`.
+
+    With a `delimiter`, leave out objects whose keys contain it after the prefix.
+    """
     pages = client.get_paginator("list_objects_v2").paginate(
         Bucket=bucket, Prefix=prefix, Delimiter=delimiter
     )
@@ -62,7 +69,10 @@ def list_objects(
 
 
 def read_secret(file: str | None, variable: str | None = None) -> str | None:
-    """Return a secret, None if none is named. ExportError if it can't be read or is empty."""
+    """Return the secret in a file or environment variable, or None if neither is named.
+
+    ExportError if the secret can't be read or is empty.
+    """
     try:
         return secret(file, variable) if file or variable else None
     except ValueError as error:

@@ -68,7 +68,10 @@ class S3Mirror:
         self._list_objects(self._prefix, delimiter="/")
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Update a region's models in S3, and remove some by `keep`. Return a line per change."""
+        """Update a region's models in S3, and return a line for each change.
+
+        Models that exist only in S3 are removed if they exceed the limits of `keep`.
+        """
         root = f"{self._prefix}{published.study}/{published.region}/"
         names = {key.removeprefix(root) for key in self._list_objects(root, delimiter="/")} - {
             POINTER
@@ -101,7 +104,12 @@ class S3Mirror:
         return _MANIFEST in names and _REMOVED not in names
 
     def fetch(self, region: str, run: str, folder: Path) -> None:
-        """Copy a complete model of STUDY/REGION from S3. ExportError if a file differs."""
+        """Copy a complete model of `region` (STUDY/REGION) from S3 into a new folder.
+
+        Raises:
+            ExportError: the model is incomplete, a file differs from the model's manifest, or S3
+                refuses or is unreachable.
+        """
         root = f"{self._prefix}{region}/{run}"
         manifest = _parse_pointer(self._get(f"{root}{_MANIFEST}")[0])
         folder.mkdir(parents=True)
@@ -125,7 +133,10 @@ class S3Mirror:
         sync_tree(folder)
 
     def remove_part(self, region: str, run: str) -> None:
-        """Remove the files of a model for which `has` returns False from S3, if there are any."""
+        """Remove the files of an incompletely copied model from S3, if there are any.
+
+        Call this only for a model for which `has` returns False.
+        """
         root = f"{self._prefix}{region}/"
         if self._list_objects(f"{root}{run}/"):
             self._remove(root, run)

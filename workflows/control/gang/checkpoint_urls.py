@@ -47,7 +47,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Signed:
-    """The last URLs signed for a gang: up to checkpoint `last`, at monotonic second `at`."""
+    """The URLs that were last signed for a gang.
+
+    `last` is the number of the last checkpoint that has a URL. `at` is the time of signing, in
+    seconds of a monotonic clock.
+    """
 
     generation: int
     last: int
@@ -84,8 +88,9 @@ class GangStore:
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
         """Write signed URLs for the gang's next checkpoints, if the gang is training.
 
-        `files`, which the gang has sent to the access point, show which checkpoint was the last.
-        Call this before writing the roster: agents read the URLs when they see a new roster.
+        `files` are the names of the files that the gang has sent to the access point. They show
+        which checkpoint was the last. Call this before writing the roster, because agents read the
+        URLs when they see a new roster.
         """
         there = _read_location(place)
         if there is None or roster.state != RUN:
@@ -128,13 +133,19 @@ class GangStore:
             return None
 
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
-        """Remove checkpoints from S3 in the background, before their local files are deleted."""
+        """Remove checkpoints from S3 in the background.
+
+        Call this before deleting the local files `names`. They show which checkpoints are in S3.
+        """
         there, gone = _read_location(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove the S3 objects of all attempts in the background, and then gang-store.json."""
+        """Remove the S3 objects of an attempt and of the attempts before it, in the background.
+
+        Then remove gang-store.json.
+        """
         there = _read_locations(place)
         if there and there[0] not in self._ended:
             self._ended.add(there[0])

@@ -93,7 +93,10 @@ class Keeper:
         self._looked = time.monotonic()
 
     def step(self) -> bool:
-        """Update the rosters of all gangs in the job queue. Return whether there are any."""
+        """Update the rosters of all gangs in the job queue. Return whether there are any.
+
+        PoolError if HTCondor is unreachable.
+        """
         constraint = f"{job_queue.run_constraint(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
             ads = schedd.query(constraint, _PROJECTION)

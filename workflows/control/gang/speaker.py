@@ -75,10 +75,11 @@ class ServiceMessages:
         )
 
     def report(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Send the service the message that the step from `before` to `after` calls for, if any.
+        """Send the service the message that the keeper's last step calls for, if there is one.
 
-        It says that the first trial has begun or that a trial has ended, or it asks for the first
-        trial. `wants` is True if the gang has time for another trial.
+        The message says that the gang's first trial has begun, or that a trial has ended, or it
+        asks for the first trial. `before` and `after` are the roster before and after the step.
+        `wants` is True if the gang has time for another trial.
         """
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)

@@ -42,8 +42,9 @@ def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """Make a published model current, unless a newer model or a person's choice prevents this.
 
-    Return None if it is now current, else why another stays. `as_of` is the new model's time. The
-    caller holds `models_lock`, and has checked that the gate lets the model pass.
+    Return None if the model is now current. Otherwise return why another model stays current.
+    `as_of`, the time of the new model, is compared with the times of the other models. The caller
+    holds `models_lock`, and has checked that the gate lets the model pass.
     """
     why = reason_not_newest(published, as_of)
     if why is None:
@@ -104,10 +105,13 @@ def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
 
 
 def promote(model: Path, why: str = "") -> str | None:
-    """Make a model current, however old; return the run of the model before it, or None.
+    """Make a model current, however old it is; return the run of the previously current model.
 
-    `why` is stored in the region's history. InputError if `model` is not a published model, or
-    `latest` is a folder instead of a link. OSError if the region's folder can't be written.
+    Return None if no model was current before. `why` is stored in the region's history.
+
+    Raises:
+        InputError: `model` is not a published model, or `latest` is a folder instead of a link.
+        OSError: the region's folder can't be written.
     """
     place = check_published(model)
     with models_lock(place.parent):

@@ -109,10 +109,14 @@ def predict_file(
 ) -> int:
     """Copy the table in the file `rows` to `out` as CSV, with a column of predictions added.
 
-    Return the number of rows. The new column is called `predicted_TARGET`. A file whose name ends
-    in .parquet or .pq is read as Parquet, any other as CSV with a header. Unknown categories are
-    counted in `unknown`. ValueError if the model in `folder` or the rows can't be used. OSError if
-    a file can't be read.
+    Return the number of rows. `folder` contains the model. The new column is called
+    `predicted_TARGET`, where TARGET is the target's name. A file whose name ends in .parquet or .pq
+    is read as Parquet. Any other file is read as CSV with a header. Unknown categories are counted
+    in `unknown`.
+
+    Raises:
+        ValueError: the folder has no model of `trainer: tabular`, or the rows can't be used.
+        OSError: a file can't be read.
     """
     from trialfleet.nodes.tabular.predict import load_model
 

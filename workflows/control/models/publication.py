@@ -51,12 +51,15 @@ _MOST_VERSIONS = 100  # packages whose version a result may name
 
 @dataclass(frozen=True)
 class Publication:
-    """A published model, in the folder `path`.
+    """A published model.
 
     Attributes:
+        path: the folder with the model's files, metrics.json, provenance.json and card.json.
         not_latest: the reason why this model is not the current one; None if it is.
-        awaits_approval: why the model passed the gate, if it waits for a person's approval.
-        removed: a line about old models that were removed by the study's `keep`, or can't be.
+        awaits_approval: why the model passed the gate, if it waits for a person's approval;
+            otherwise None.
+        removed: a line about old models that were beyond the limits of the study's `keep`, or None.
+            They were removed, or the line says why this is impossible.
     """
 
     path: Path
@@ -77,9 +80,13 @@ def publish(
     """Publish the model of the full training in `best`; this can be repeated after a crash.
 
     The model becomes current unless a later run has published a model, the gate keeps the current
-    model (see `verdict`), or a person has to approve the new one. InputError if another run with
-    the same id has published, the folder model/ has a file that can't be published, or the result
-    is damaged. OSError if the publish folder can't be written.
+    model, or a person has to approve the new one. `verdict` is the gate's decision; None if the
+    study has no gate.
+
+    Raises:
+        InputError: another run with the same id has published a model of this region, the trainer's
+            folder model/ has a file that can't be published, or the training's result is damaged.
+        OSError: the publish folder can't be written.
     """
     check_model(best.model)
     models_folder = region_models_folder(frozen.study, slug)
@@ -140,7 +147,10 @@ def _rejection_reason(published: Path, study: Study, verdict: Verdict) -> str | 
 
 
 def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
-    """Make the folder `published` in one step. InputError if it exists with another model."""
+    """Create the folder `published` with all files in one step, unless it exists already.
+
+    InputError if it exists and has the model of another training.
+    """
     beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=published.parent))
     try:
         _fill(beside, frozen, best, verdict)
@@ -174,7 +184,8 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
 def check_model(model: Path) -> None:
     """Raise InputError if a trainer's model folder can't be published.
 
-    It may contain only plain files, and no name that the published folder itself needs.
+    The folder may contain only plain files, and no file with a name that trialfleet itself uses in
+    the published folder.
     """
     try:
         for _ in untrusted_files.list_tree(model):
@@ -211,7 +222,10 @@ def _read_origin(published: Path) -> dict[str, Any] | None:
 
 
 def _provenance(frozen: FrozenStudy, best: TrialFolder, result: Complete) -> dict[str, Any]:
-    """Return what is needed to train a model again. InputError if a file in `best` is damaged."""
+    """Return the origin of a model: what is needed to train it again.
+
+    InputError if a file in `best` is damaged. OSError if a file can't be read.
+    """
     trial = untrusted_files.read_record(
         best.trial_json, "region", "trial", "params", "seed", "objective"
     )

@@ -29,7 +29,10 @@ from trialfleet.workflows.study.export import Keep
 def models_to_remove(
     ages: Mapping[str, datetime], keep: Keep, now: datetime, spared: Collection[str]
 ) -> list[str]:
-    """Return the runs that are beyond the limits of `keep`, oldest first, but none of `spared`."""
+    """Return the runs whose models are beyond the limits of `keep`, oldest first.
+
+    `ages` maps each run to the time of its model. Runs in `spared` are never returned.
+    """
     newest = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
     kept = set(newest[: keep.count or 0]) | set(spared)
     if keep.days is not None:
@@ -50,7 +53,8 @@ def remove_superfluous(
 ) -> list[str]:
     """Remove models beyond the limits of `keep`; return the runs of these models, oldest first.
 
-    Those of `spared` and `models_to_keep` stay. The caller holds `models_lock`.
+    The models of the runs in `spared` and in `models_to_keep(models_folder)` stay. The caller holds
+    `models_lock`. OSError if the folder can't be written.
     """
     going = models_to_remove(
         _ages(models_folder), keep, now, {*spared, *models_to_keep(models_folder)}

@@ -27,8 +27,8 @@ Clock = Callable[[], float]  # returns the time in Unix seconds
 def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> None:
     """Send waiting events until none is left. Several processes may do this at the same time.
 
-    Channels whose secret this process lacks are left to others. `channels` is called before each
-    try, because a person may correct the study.
+    Channels whose secret is missing from this process's environment are left to other processes.
+    `channels` is called before each try, because a person may correct the study between two tries.
     """
     while True:
         known = channels()
@@ -52,10 +52,11 @@ def deliver(
     *,
     leave: Collection[str] = (),
 ) -> int:
-    """Send the events that are due; return how many deliveries, of one event to one channel, wait.
+    """Send the events that are due; return how many deliveries still wait.
 
-    Deliveries to channels that the study no longer has are abandoned. Channels whose `channel_key`
-    is in `leave` are skipped. The caller holds `Outbox.hold_lock`.
+    A delivery is the sending of one event to one channel. Deliveries to channels that the study no
+    longer has are abandoned. Channels whose `channel_key` is in `leave` are skipped. The caller
+    holds `Outbox.hold_lock`.
     """
     by_key = {channel_key(channel): channel for channel in channels}
     waiting = [one for one in outbox.waiting_deliveries() if one.channel not in leave]

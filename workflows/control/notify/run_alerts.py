@@ -245,8 +245,9 @@ class RunEvents:
     ) -> Event:
         """Return an event. The same folder, `kind`, region and `key` always give the same id.
 
-        `what` is the title without the names of study, run and region. `data` has values for
-        programs, by default the best result and the published model of `region`.
+        `what` is the title without the names of study, run and region. `key` distinguishes several
+        events of one kind and region. `data` has values for programs, by default the best result
+        and the published model of `region`.
         """
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()
@@ -280,8 +281,11 @@ def _line(region: RegionStatus, metric: str) -> str:
 def _watch(folder: RunFolder) -> None:
     """Send the alerts about a run's events until the run has ended and no alert waits.
 
-    Return at once if another process sends them, or if the study has no alerts. InputError if it
-    isn't a run's folder. TrialfleetError if the database of alerts can't be used.
+    Return at once if another process already sends them, or if the study has no alerts.
+
+    Raises:
+        InputError: the folder isn't a run's folder.
+        TrialfleetError: the database of alerts can't be used.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study

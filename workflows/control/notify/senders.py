@@ -43,7 +43,10 @@ class SendError(Exception):
 
 
 def send(channel: Channel, events: Sequence[Event]) -> None:
-    """Send events in one message; several only if `takes_many`. SendError unless all get it."""
+    """Send events of one kind in one message. SendError unless all recipients get it.
+
+    Only channels for which `takes_many` is True take several events at once.
+    """
     if channel.mail:
         _send_mail(channel.mail, events)
     elif channel.webhook and channel.webhook.shape == "slack":

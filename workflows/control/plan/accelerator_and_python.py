@@ -68,10 +68,10 @@ def _job_path() -> str:
 
 
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
-    """Choose the accelerator and the Python of trials; return the study with both, and notes why.
+    """Choose the accelerator and the Python of trials; return the study with both, and notes.
 
-    An accelerator that the study sets stays. UnusableStudyError if the chosen Python is missing,
-    fails or is too old.
+    The notes say what was chosen, and why. An accelerator that the study sets stays.
+    UnusableStudyError if the chosen Python is missing, fails or is too old.
     """
     accelerator, why = _choose_accelerator(study, pool)
     python, which = _python(study, pool)
@@ -80,7 +80,10 @@ def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Return whether `settled` can be what `settle` makes of `study` with some pool."""
+    """Return whether `settled` can be the result of `settle` for `study` and some pool.
+
+    The two studies may differ only in the accelerator and the Python.
+    """
     decided: dict[str, str | None] = {}
     if study.accelerator == "auto":
         decided["accelerator"] = settled.accelerator
@@ -133,7 +136,10 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
 
 
 def _python_of_image(python: str, image: str) -> str:
-    """Return a line about an image's Python, tested if possible. UnusableStudyError if unfit."""
+    """Return a line about an image's Python. If apptainer can run the image here, test it.
+
+    UnusableStudyError if the image lacks this Python, or if the Python is too old.
+    """
     text, apptainer = f"python: {python} of the image", shutil.which("apptainer")
     if not is_sif(image):
         return f"{text}, which each node fetches; not checked from here"

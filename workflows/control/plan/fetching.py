@@ -25,7 +25,8 @@ class UnreachableError(Exception):
 def fetch(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
     """Yield a local file with the content of `place`, a path or an s3:// URL.
 
-    The copy of an object is in `folder` until the block ends. UnreachableError if it can't be read.
+    An object in S3 is downloaded to `folder`. The copy is deleted when the `with` block ends.
+    UnreachableError if the object can't be read. OSError if `folder` can't be written.
     """
     if not place.startswith(URL_PREFIXES):
         yield Path(place)
@@ -38,7 +39,10 @@ def fetch(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
 
 
 def object_identity(url: str, keys: S3Keys | None) -> dict[str, Any]:
-    """Return an S3 object's `etag`, `bytes`, `modified` and any `version`, or UnreachableError."""
+    """Return an S3 object's `etag`, `bytes`, `modified` and, if it has one, `version`.
+
+    UnreachableError if the object can't be read.
+    """
     with _open_object(url, keys) as (client, place):
         found = client.head_object(**place)
     return {

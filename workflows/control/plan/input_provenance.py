@@ -46,7 +46,10 @@ def image_files(study: Study) -> list[Path]:
 
 
 def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
-    """Record sizes, times and checksums of code and image, and the git commit; sync nothing."""
+    """Record sizes, times and checksums of a run's code and image, and the study's git commit.
+
+    The caller must sync the run's folder to disk afterwards.
+    """
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *list_files(folder.code), *image_files(frozen.study)]
     entries = [checksums.entry(file) for file in files]
@@ -56,7 +59,10 @@ def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
 
 
 def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> None:
-    """Record sizes, times and checksums of regions' data. DataError if files can't be read."""
+    """Record sizes, times and checksums of all regions' data. DataError if files can't be read.
+
+    With `durable=False`, the caller must sync the run's folder to disk afterwards.
+    """
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: list_inputs(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
@@ -82,7 +88,10 @@ def data_error(whys: Mapping[str, str]) -> DataError:
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
-    """Record which files of a region's data, or of code and image, have changed (not in S3)."""
+    """Record which files of a region's data or of the run's code and image have changed.
+
+    Changes that were recorded earlier stay recorded. Objects in S3 are not compared.
+    """
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
     _note(files, [name for each in frozen for name in _changed_files(folder, each)])
@@ -91,7 +100,8 @@ def note_changes(folder: RunFolder, slug: str) -> None:
 def training_provenance(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     """Return the data and the code with which a region's model was trained, and their changes.
 
-    Checksums of large, unchanged files are computed now. OSError if the run can't be written.
+    `freeze_code` and `freeze_data` leave out the checksums of large files. This function computes
+    them for the files that have not changed. OSError if the run's folder can't be written.
     """
     files = folder.region(slug)
     of_run, of_region = (read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs))
@@ -123,9 +133,10 @@ def _write(
     durable: bool,
     **more: object,
 ) -> None:
-    """Write `entries`, `more` items, and those of `places` that are folders, to `file`.
+    """Write `entries` to `file`, with relative paths for files in the run's folder.
 
-    Paths in the run's folder become relative, because planning renames this folder at its end.
+    Relative paths stay valid when planning renames the run's folder at its end. `file` also gets
+    the `places` that are folders, and the items `more`.
     """
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry

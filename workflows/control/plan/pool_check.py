@@ -47,10 +47,13 @@ class PoolCheck:
     different regions differ only in the disk space that they request.
 
     Attributes:
-        prospects: how many slots fit the region with the smallest input; None if unreachable.
-        largest: the region with the largest input, and its prospects; None if all are equal.
-        suitable: the fleet's instance types that fit the smallest; None if not checked.
-        suitable_for_largest: the same for the largest.
+        prospects: how many slots can run the trials of the region with the smallest input. None if
+            the pool is unreachable.
+        largest: the name of the region with the largest input, and how many slots can run its
+            trials. None if the inputs of all regions are equally large.
+        suitable: the fleet's instance types that can run the trials of the region with the smallest
+            input. None if they were not checked.
+        suitable_for_largest: the same for the region with the largest input.
         troubles: other obstacles, and the reasons why checks were impossible.
     """
 
@@ -112,7 +115,10 @@ class PoolCheck:
 
 
 def check_pool(folder: RunFolder, regions: Sequence[RegionGraph] = ()) -> PoolCheck:
-    """Check whether a pool can run the trials of a planned run, or only those of `regions`."""
+    """Check whether a pool can run the trials of a planned run, or only those of `regions`.
+
+    If the pool is unreachable, the result says so.
+    """
     frozen = load_frozen(folder.study)
     study = frozen.study
     try:
@@ -145,7 +151,10 @@ def check_pool(folder: RunFolder, regions: Sequence[RegionGraph] = ()) -> PoolCh
 
 
 def check_regions(folder: RunFolder, regions: Iterable[RegionGraph]) -> Iterator[Prospects]:
-    """Yield how many of the present slots can run each region's trials. PoolError if away."""
+    """Yield for each region how many of the pool's present slots can run its trials.
+
+    PoolError if HTCondor is unreachable.
+    """
     frozen = load_frozen(folder.study)
     use(connect())
     slots = pool_slots().whole
@@ -188,7 +197,10 @@ def _file_bytes(place: str) -> int:
 
 
 def trial_ad(folder: RunFolder, run: str, study: Study, region: RegionGraph) -> ClassAd:
-    """Return the ClassAd of a job for a region's trials. PoolError if condor_submit fails."""
+    """Return the ClassAd that a job for a region's trials would have.
+
+    PoolError if condor_submit refuses the submit file, or can't be run.
+    """
     node = region.trial_nodes[0]
     place = folder.region(region.slug).trial(node)
     order = TrialOrder(region=region.name, node=node, trial=0, mode="tune", seed=0, params={})

@@ -1,7 +1,8 @@
 """Functions that check a study, a run's id and its place, and then write the run's folder.
 
 The same study, run id, time and folder give the same bytes. The folder is written under a temporary
-name and then renamed, so an interrupted plan leaves no run. The next plan removes what it leaves.
+name and then renamed, so an interrupted plan leaves no run. What a killed plan leaves under this
+name, the next plan in the same place removes.
 """
 
 from __future__ import annotations
@@ -175,7 +176,8 @@ def _check_settings(study: Study) -> None:
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
     """Yield a parameter's name, and the default settings with an extreme value for it.
 
-    That is an end of a number's range, or a choice. Last come no name and the defaults themselves.
+    The extreme values of a number are the ends of its range; those of a categorical parameter are
+    all choices. The last pair has no name and the unchanged default settings.
     """
     defaults = space.trial_params(space.defaults())
     for name, parameter in space.parameters.items():
@@ -268,7 +270,8 @@ def _write_beside(
 def _make_draft(parent: Path) -> tuple[Path, int]:
     """Make the folder in which a plan writes a run, and return it with a descriptor of its lock.
 
-    The lock keeps other plans from removing it. Without locks, as on NFS, no plan removes any.
+    While the plan lives, the lock keeps other plans from removing the folder. Where folders can't
+    be locked, as on NFS, no plan removes any.
     """
     while True:
         draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=parent))

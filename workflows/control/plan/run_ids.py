@@ -84,8 +84,10 @@ class Claim:
 def claim_run(study: Study, out: Path | None) -> Claim:
     """Choose an id and a folder for a run, and keep other plans from taking them.
 
-    The id is the name of the run's folder `out` if that is valid, otherwise the time, with a number
-    if it is taken. Without `out`, create the default folder. InputError if that fails.
+    The id is the name of the run's folder `out` if this name is a valid id, otherwise the time. A
+    number is added if the id is taken. If `out` is None, the run's default folder is created.
+
+    InputError if a folder can't be created.
     """
     given = None if out is None else Path(os.path.abspath(out)).name  # noqa: PTH100 - links stay
     first = given if given and is_run_id(given) else new_run_id()

@@ -69,9 +69,10 @@ class DayChecks:
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description
     ) -> list[str]:
-        """Return the problems of a region's table, compared with past days, which make it fail.
+        """Compare a region's table with those of past days; return the table's problems.
 
-        Warnings and statistics are written into the region's folder `files`.
+        A problem makes the region fail on this day. Warnings are only written into the region's
+        folder `files`, with the table's statistics. OSError if a file can't be written.
         """
         labels = self._checks.labels != "off"
         profile = build_profile(table, found, seed=self._seed, labels=labels)
@@ -100,10 +101,14 @@ def write_tables(
 ) -> None:
     """Write each region's table.json, and table.npz for CSV or Parquet data.
 
-    `study` has `trainer: tabular`, regions by name, and absolute paths. `progress` gets the counts
-    of regions read and of all. DataError if data can't be used; a problem of several files is
-    reported once, with their names. UnusableStudyError if the target has classes in one region and
-    numbers in another. OSError if the folder can't be written.
+    `study` has `trainer: tabular`, regions listed by name, and absolute paths. `progress` is called
+    with two counts: the regions read so far, and all regions.
+
+    Raises:
+        DataError: some data can't be used for training. A problem of several files is reported
+            once, with the files' names.
+        UnusableStudyError: the target has classes in one region and numbers in another.
+        OSError: the folder can't be written.
     """
     regions = list(study.region_table)
     problems: dict[str, list[_Fault]] = {}
@@ -191,7 +196,10 @@ def _write_region_table(
 def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
 ) -> tuple[dict[str, Any], Table, Description]:
-    """Return a file's checksum and size, its table (saved unless `form` is npz) and description."""
+    """Return a file's checksum and size, its table, and the table's description.
+
+    The table of a csv or parquet file (see `form`) is saved as table.npz in the folder `files`.
+    """
     before = FileState.from_file(path) if path.is_file() else None
     if before is None:
         raise TableError("is not a file; `trainer: tabular` reads one file per region")

@@ -43,7 +43,8 @@ class TrialOrder:
     """An order to a job's agent, the program that runs trials: to train once, or to measure models.
 
     Attributes:
-        models: in mode "evaluate", the models' folders in the job's working folder, by role.
+        models: in mode "evaluate", the folders of the models in the job's working folder. The keys
+            are "champion" for the current model, and "challenger" for the new one.
         avoid: machines on which attempts failed; the job avoids them for two minutes.
         alone: True if one job must train the trial although gangs train the study's trials.
         until: the latest start of the job; None for no limit.
@@ -65,8 +66,11 @@ class TrialOrder:
 class TrialFiles:
     """Writes the files of a trial and of the trial's job.
 
-    For a lane's job, which trains several trials, `place` is the DAG node's folder, and of `order`
-    only the values that all trials of the lane share are used.
+    Attributes:
+        place: the trial's folder, or the DAG node's folder for a lane's job, which trains several
+            trials.
+        order: the instruction to train the trial. A lane's job uses only the values that all
+            trials of the lane share.
     """
 
     run: str
@@ -155,9 +159,10 @@ class TrialFiles:
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Write a job's files; the `with` block writes those of its first trial.
+        """Write a job's files. The `with` block writes the files of the job's first trial.
 
-        The submit file is removed first and written last: while it exists, all files it names do.
+        The submit file is removed first and written last. While it exists, all files that it names
+        exist.
         """
         place, gang = self.place, self._gang
         untrusted_files.remove(place.submit)
@@ -225,8 +230,9 @@ class TrialFiles:
     def _allowed_prefixes(self, files: Iterable[str]) -> str:
         """Return the path prefixes on the access point that HTCondor lets the job read and write.
 
-        HTCondor's file transfer obeys this list, too. A job may write these files, but not create
-        them, so each must exist before the job begins.
+        HTCondor's file transfer obeys this list, too, so the list includes all transferred files.
+        The list lets a job write files, but not create them. So each file must exist before the
+        job begins.
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]
@@ -235,7 +241,10 @@ class TrialFiles:
 
 
 def dismiss(place: TrialFolder, turn: MessageId, code: int, why: str) -> None:
-    """Answer the agent's message `turn`: it exits with the code `code`, and prints `why`."""
+    """Answer a message of a job's agent: order the agent to exit with the exit code `code`.
+
+    `turn` identifies the message. `why` is the reason that the agent prints.
+    """
     _tell(place, turn, do="leave", code=code, why=why)
 
 
@@ -246,7 +255,10 @@ def _tell(place: TrialFolder, turn: MessageId | None, **words: Any) -> None:
 
 
 def _prefix(path: Path) -> str:
-    """Return a pattern for a path and all in it, cut before a character that it can't contain."""
+    """Return a pattern that matches a path and all paths in it: the path and a `*`.
+
+    The path is cut before the first character that a pattern can't contain.
+    """
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 

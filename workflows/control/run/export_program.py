@@ -68,9 +68,10 @@ class Exporter:
 
 
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
-    """Export a run's models until the run is over and all are exported, or a day after its end.
+    """Export a run's models until the run is over and all models are exported.
 
-    Return at once if the study exports nothing, or if another process does this.
+    Return at the latest a day after the run's end. Return at once if the study exports nothing, or
+    if another process exports the run's models. TrialfleetError if the run's folder can't be read.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study

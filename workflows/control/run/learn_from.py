@@ -25,7 +25,11 @@ _LEAST_PART = 0.5  # least number of results, relative to the run with the most
 
 
 def previous_tasks(study: Study) -> list[PreviousTask]:
-    """Return the results from which a new run learns. InputError if `learn_from` can't be used."""
+    """Return the results from which a new run learns.
+
+    The list is empty if the study uses one of Optuna's samplers: they can't use previous results.
+    InputError if the study's `learn_from` can't be used.
+    """
     if study.sampler != OWN:  # Optuna's samplers can't learn from previous results
         return []
     if study.learn_from is None:
@@ -76,7 +80,8 @@ def _objective(study: Study) -> str:
 def _newest_tasks(name: str, study: Study) -> list[PreviousTask] | None:
     """Return the results of a study's newest run with enough results; None if no run has results.
 
-    Enough is half as many as the run with the most, of the `_NEWEST` newest runs with results.
+    Only the `_NEWEST` newest runs with results are considered. A run has enough results if it has
+    at least half as many as the run with the most.
     """
     runs = list(islice(_tasks_by_run(name, study), _NEWEST))
     most = max((_count(tasks) for tasks in runs), default=0)

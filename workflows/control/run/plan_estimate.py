@@ -28,16 +28,20 @@ Notes = dict[str, Any]  # the record of a job, see `JobNotes`
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The estimated time of a run, from `based_on` trials of `runs` previous runs.
+    """The estimated time of a run.
 
     Attributes:
-        seconds: the time from the run's submission to its report.
+        seconds: the time from the run's submission to the run's report.
         jobs_seconds: the time of the jobs (trials, full trainings, gates), if `concurrency` jobs
             run in parallel without pauses. `seconds` also has the time between jobs and for
             publishing, if previous runs show this time.
         trial_seconds: the median time of previous trials.
-        full_seconds: that of full trainings, or of trials without any; None if none will run.
-        gate_seconds: that of gates' jobs; None if there were none, or none will run.
+        full_seconds: the median time of previous full trainings, or of trials if there were no full
+            trainings. None if no full training will run.
+        gate_seconds: the median time of the jobs of previous gates. None if there were none, or if
+            no gate will run.
+        based_on: the number of previous trials.
+        runs: the number of previous runs with these trials.
     """
 
     seconds: float
@@ -51,7 +55,10 @@ class Estimate:
 
 
 def estimate(study: Study, concurrency: int) -> Estimate | None:
-    """Return the estimated time of a run with `concurrency` jobs in parallel; None if unknown."""
+    """Return the estimated time of a run with `concurrency` jobs in parallel.
+
+    Return None if `concurrency` is 0, or if no run of the study in ./runs has results.
+    """
     runs = list(_earlier_runs(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
     if not known:
@@ -81,15 +88,17 @@ def estimate(study: Study, concurrency: int) -> Estimate | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """The estimated cost of a run in USD, from `based_on` previous trials.
+    """The estimated cost of a run in USD.
 
     Attributes:
         usd: the cost of the whole run, if no budget ends it earlier.
         trial: the mean cost of previous trials, including failed trials.
-        full: that of full trainings; None if there were none, or none will run.
-        gate: that of gates' jobs; None if there were none, or none will run.
-        overhead: the cost of boot and idle time, divided by that of the jobs; None if unknown, or
-            if the study has no fleet.
+        full: the mean cost of previous full trainings; None if there were none, or none will run.
+        gate: the mean cost of the jobs of previous gates; None if there were none, or none will
+            run.
+        overhead: the cost of boot and idle time, divided by the cost of the jobs. None if unknown,
+            or if the study has no fleet.
+        based_on: the number of previous trials.
     """
 
     usd: float
@@ -128,9 +137,10 @@ def estimate_cost(study: Study) -> CostEstimate | None:
 
 @dataclass(frozen=True)
 class _RunBefore:
-    """A previous run, with its complete trials.
+    """A previous run, with its complete trials and its records of times and costs.
 
-    `over`, `fulls` and `gates` have records of the jobs of ended trials, trainings and gates.
+    `over` has a record of the job of each ended trial. `fulls` and `gates` have the records of the
+    jobs of full trainings and of gates.
     """
 
     folder: RunFolder
@@ -156,7 +166,10 @@ class _RunBefore:
 
     @property
     def _seconds(self) -> float:
-        """The run's seconds without pauses: in the report, or DAGMan's if longer; 0 if unknown."""
+        """The seconds of the run without its pauses; 0 if unknown.
+
+        The result is the time in the report, or DAGMan's running time if this is longer.
+        """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")
         except InputError:

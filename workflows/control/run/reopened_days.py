@@ -35,7 +35,10 @@ def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> None:
 
 
 def reopen_day(run: Path) -> None:
-    """Record another attempt for a resumed run's day; else the next `daily run` does so."""
+    """Record another attempt in the journal for the day of the resumed run in the folder `run`.
+
+    If this fails, the next `trialfleet daily run` records the attempt.
+    """
     folder = DailyFolder(run.parent)
     if folder.journal.exists():
         with suppress(TrialfleetError):
@@ -43,7 +46,10 @@ def reopen_day(run: Path) -> None:
 
 
 def record_command(run: Path) -> str:
-    """Return how to record the result of a resumed run's day; "" if no attempt is unfinished."""
+    """Return a sentence with the command that records the result of a resumed run's day.
+
+    `run` is the run's folder. Return "" if the journal has no unfinished attempt of the run.
+    """
     folder = DailyFolder(run.parent)
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []
     days = [one.date for one in known if one.run == run.name and one.ended is None]
@@ -69,7 +75,8 @@ def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]
 def _resumed_regions(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
     """Return the `failed` regions for which the journal needs another attempt.
 
-    These are all if the resumed run is under way, otherwise those that now have a model.
+    If the resumed run is under way, these are all. Otherwise they are the regions that now have a
+    model.
     """
     files = RunFolder(folder.run(run))
     if not _has_continued(files, failed):

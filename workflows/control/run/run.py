@@ -108,11 +108,15 @@ class Run:
     def check_or_remove(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> trainer_check.CheckResult:
-        """Run the trainer as `check` does, with its errors. If the check fails, remove the run.
+        """Run the trainer as `check` does. If the check fails, remove the run.
 
         A run that was submitted before stays. If the trainer fails, the trial's input and output
         files are moved to the folder `.failed-check` next to the run, where they stay until the
-        next failed check. If they can't be moved, or after a PoolError, the run stays.
+        next failed check. If they can't be moved, the run stays.
+
+        Raises:
+            InputError: the check fails, for a reason listed at `check`.
+            PoolError: HTCondor is unreachable or refuses a job. The run stays.
         """
         from trialfleet.workflows.control.run import trainer_check
 
@@ -135,8 +139,12 @@ class Run:
     def submit(self, *, anyway: bool = False) -> str:
         """Submit the run to HTCondor and return the id of DAGMan's job.
 
-        InputError if the run was submitted before, or if the pool can't run some region's trials,
-        unless `anyway`: other slots may join. PoolError if HTCondor is unreachable or refuses.
+        With `anyway`, submit even if the present pool can't run the trials of some region, because
+        other slots may join.
+
+        Raises:
+            InputError: the run was submitted before, or the pool can't run some region's trials.
+            PoolError: HTCondor is unreachable or refuses DAGMan's job.
         """
         with run_locked(self._files):
             state = self.status().state
@@ -160,7 +168,10 @@ class Run:
 
         If the run is under way, only its missing processes and jobs are restored. If the run
         belongs to a day, another attempt at the failed regions is recorded in the journal.
-        InputError if nothing is left to try. PoolError if HTCondor is unreachable or refuses.
+
+        Raises:
+            InputError: the run is done, or no region has anything left to try.
+            PoolError: HTCondor is unreachable or refuses a request.
         """
         with run_locked(self._files):
             job = self._resume()
@@ -212,7 +223,10 @@ class Run:
         return status
 
     def remove(self) -> None:
-        """Delete the run's folder, but not its models. InputError if it may still be under way."""
+        """Delete the run's folder, but not its published models.
+
+        InputError if the run may still be under way.
+        """
         with run_locked(self._files):
             self.check_removable()
             # Renamed first, because a partly deleted run would still look like a run. A killed
@@ -251,7 +265,10 @@ class Run:
         return self.status()
 
     def status(self) -> RunStatus:
-        """Return the run's status, with a `notice` if the trial database can't be read."""
+        """Return the run's status.
+
+        If the trial database can't be read, the status has a `notice`.
+        """
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
@@ -300,11 +317,17 @@ class Run:
         return [trial for trials in found for trial in trials]
 
     def cost(self, by: Sequence[str] = ()) -> Costs:
-        """Return the cost by region, or by keys of `trialfleet.cost`. InputError for others."""
+        """Return the cost by region, or by the keys `by`, which `trialfleet.cost` lists.
+
+        InputError if there is no such key.
+        """
         return cost(self.folder, by=by)
 
     def best(self) -> list[BestSettings]:
-        """Return the best settings of each region with a complete trial. OptimizerError if away."""
+        """Return the best settings of each region that has a complete trial.
+
+        OptimizerError if the trial database can't be read.
+        """
         reader = StatusReader(self._files, brief=True)
         snapshot = reader.snapshot()
         if snapshot.storage_away:

@@ -121,12 +121,16 @@ def check(
 ) -> CheckResult:
     """Run a region's first trial as a separate job, before the run is submitted; return the result.
 
-    If the study publishes models, try a full training next, and last the gate's job if there is a
-    gate. The check ends if a job doesn't end within `seconds`. `progress` is called repeatedly with
-    a line that says what a job waits for, or where it runs.
+    If the study publishes models, a full training is tried next. If the study has a gate, the
+    gate's job is tried last. If a job doesn't end within `seconds`, the check ends.
 
-    TrainerFailsError, with the last output, if the trainer fails. InputError if there is no such
-    region, or a metric of the study is missing. PoolError if HTCondor refuses a job or is away.
+    `progress` is called repeatedly with a line that says what a job waits for, or where it runs.
+    `region` is by default the first region.
+
+    Raises:
+        TrainerFailsError: the trainer failed. The message has its last output.
+        InputError: there is no such region, or the trainer doesn't report a metric of the study.
+        PoolError: HTCondor is unreachable or refuses a job.
     """
     frozen = load_frozen(folder.study)
     graph = find_regions(frozen.study, region)[0]
@@ -140,7 +144,11 @@ def check(
 
 
 def find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
-    """Return the region `name`, or all regions if it is None. InputError if there is none."""
+    """Return the region `name`, or all regions if `name` is None.
+
+    Raises:
+        InputError: the study has no region `name`.
+    """
     regions = build_graph(study).regions
     if name is None:
         return regions
@@ -154,8 +162,11 @@ def find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
 def choose_region(folder: RunFolder, name: str | None) -> str:
     """Return `name`; if it is None, the name of the first region whose trials a slot can run.
 
-    If there is no such slot, but slots may join, return the first region's name. InputError if
-    there is no region `name`, or trials would wait forever. PoolError if HTCondor is unreachable.
+    If there is no such slot, but slots may join the pool, return the first region's name.
+
+    Raises:
+        InputError: there is no region `name`, or the trials would wait in this pool forever.
+        PoolError: HTCondor is unreachable.
     """
     regions = find_regions(load_frozen(folder.study).study, name)
     for region, found in zip(regions, check_regions(folder, regions), strict=True):
@@ -214,7 +225,10 @@ class _Check:
         return True
 
     def _evaluate(self) -> bool:
-        """Let the gate's job compare the model with itself; return whether it ended in time."""
+        """Try the gate's job, which measures two models; return whether the job ended in time.
+
+        There is only one model yet. It is used both as the current and as the new model.
+        """
         from trialfleet.workflows.control.scripts.gate_job import (
             outcome_of_measurement,
             read_measurements,
@@ -285,8 +299,8 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     """Check that a trial's `metrics` include those that the study names; return a warning or "".
 
-    InputError if `compared_metric` is missing, or if the gate's metric seems misspelt. Otherwise, a
-    missing gate's metric only leads to the warning.
+    InputError if the metric that compares tuned with default settings is missing, or if the gate's
+    metric seems misspelt. Otherwise, a missing gate's metric only leads to the warning.
     """
     reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
@@ -321,7 +335,10 @@ def failure_text(
 
 
 def last_words(error_file: Path) -> str:
-    """Return a trainer's last lines on stderr, after the last frame in its own code, or ""."""
+    """Return the last lines of a trainer's standard error; "" if it is empty.
+
+    If the last frame in the trainer's own code is above these lines, it is put before them.
+    """
     lines = _lines(error_file)
     shown = lines[-_LINES:]
     frames = [(at, found["file"]) for at, line in enumerate(lines) if (found := _FRAME.match(line))]

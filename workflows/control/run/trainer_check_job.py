@@ -137,7 +137,10 @@ def wait_reason(folder: RunFolder, node: str) -> str:
 
 
 def _busy_runs(running: Counter[str]) -> str:
-    """Name the runs whose jobs have slots, or "". Free slots may be assigned already."""
+    """Return a phrase that names the runs whose jobs have slots; "" if there are none.
+
+    Free slots are not mentioned, because HTCondor may have assigned them to jobs already.
+    """
     by_run = running.copy()
     others = by_run.pop("", 0)
     named = [f"{_count(n)} of {shell_quoted(Path(run))}" for run, n in by_run.most_common()]

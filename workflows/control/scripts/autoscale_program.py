@@ -33,9 +33,9 @@ def loop(
 ) -> Loop:
     """Return the autoscaler of a fleet as a `Loop` that is not yet started.
 
-    The nodes' cost counts for the run with the id `run`, and the report is in its `folder`. With a
-    `graph`, the autoscaler is that DAG's provisioner: the jobs start once a node has joined.
-    `progress` is called with a line for each action.
+    The nodes' cost is attributed to the run with the id `run`. The autoscaler writes its report
+    into the run's `folder`. If a `graph` is given, the autoscaler is that DAG's provisioner: the
+    DAG's jobs start once a node has joined. `progress` is called with a line for each action.
     """
     own = str(folder.root) if folder else ""
     connections = Connections(

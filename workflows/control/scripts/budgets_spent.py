@@ -1,8 +1,8 @@
 """The budgets in USD of a region, a run and a day, with the money spent so far.
 
-The optimiser's service checks them at each request for a trial's parameters, by the rules in
-optimizer/budget_and_deadline_rules.py. Until a job's result is recorded, its cost is read from its
-event log.
+The optimiser's service checks the budgets at each request for a trial's parameters, by the rules in
+optimizer/budget_and_deadline_rules.py. So no trial starts beyond a budget. Until the result of a
+job is recorded, the job's cost is read from its event log.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ class Budgets:
         return spent if trials else replace(spent, others=0.0)
 
     def _run_spendings(self) -> list[Spending]:
-        """Return each region's spending. If it hasn't begun, only its full training is expected."""
+        """Return each region's costs so far, and its expected costs.
+
+        For a region that hasn't begun, only its full training is expected.
+        """
         return [
             self._region_spending(slug)
             if self._folder.region(slug).dag_files.submit.exists()
@@ -134,7 +137,10 @@ class _OtherRun:
 def region_spending(
     files: RegionFolder, trials: Iterable[AnyTrial], study: Study, now: float | None
 ) -> Spending:
-    """Return what a region has spent, with running jobs up to `now`. Unknown prices count as 0."""
+    """Return what a region has spent. A job without a known price counts as 0 USD.
+
+    Running jobs are counted up to `now`. Pass None if no job of the run is running.
+    """
     costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
     full = end_stays(files, files.best, study, now)
     gate = end_stays(files, files.gate, study, now)

@@ -71,8 +71,8 @@ class FinalScripts:
     def ask_in_lane(self, slug: str, node: str, turn: MessageId) -> bool:
         """Order the job that ran a region's last trial to train the best settings in full.
 
-        It already has the data and the trainer. If it is lost, the DAG node `best` starts another.
-        Return whether the job got an order.
+        This job already has the data and the trainer. If the job is lost, the DAG node `best`
+        starts a separate job. Return whether the job got an order.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
         study = self._studies.get_study(slug)

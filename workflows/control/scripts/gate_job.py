@@ -73,9 +73,12 @@ def prepare(
 ) -> str | None:
     """Let a job measure the new and the current model; return None, or why no job does it.
 
-    Without `lane`, write the files of a separate job. With `lane`, a lane's DAG node and the id of
-    its agent's message, order the lane's job to measure. If there is no current model, no money is
-    left, or a model can't be used, write the verdict instead. OSError if the disk is full.
+    Without `lane`, write the files of a separate job. With `lane`, order a running job of a lane to
+    measure. `lane` has the lane's DAG node, and the id of the message in
+    which the lane's agent asked for work.
+
+    If there is no current model, no money is left, or a model can't be used, write the verdict
+    instead. OSError if the disk is full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
@@ -218,7 +221,10 @@ def _keep_or_promote(frozen: FrozenStudy, files: RegionFolder, why: str, **more:
 def _unmeasured_verdict(
     frozen: FrozenStudy, why: str, *, champion: str | None = None, promoted: bool = False
 ) -> Verdict:
-    """Return a verdict without a comparison, for the reason `why`. `champion` is a run."""
+    """Return a verdict without a comparison, for the reason `why`.
+
+    With `promoted`, the new model passes the gate. `champion` is the run of the current model.
+    """
     return Verdict(
         verdict="promoted" if promoted else "kept",
         why=one_line(why),
@@ -234,7 +240,11 @@ def _unmeasured_verdict(
 
 
 def read_measurements(place: TrialFolder) -> dict[str, Measurement]:
-    """Return the models' measurements by role. ValueError if result or losses can't be used."""
+    """Return the models' measurements by role, such as "champion" for the current model.
+
+    ValueError if result.json or a file with the rows' losses can't be used. OSError if a file can't
+    be read.
+    """
     return {
         name: Measurement(
             metrics=finite_metrics(entry["metrics"]),
@@ -251,7 +261,10 @@ def read_measurements(place: TrialFolder) -> dict[str, Measurement]:
 
 
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return the models' entries in result.json; each must have the metric `decisive`, if given."""
+    """Return the models' entries in result.json. ValueError if the entries can't be used.
+
+    If `decisive` is given, each model must have a number for this metric.
+    """
     result = load_result(place.result)
     if result.get("status") != "complete":
         raise WrongResultError(result.get("error") or "result.json must have status 'complete'")

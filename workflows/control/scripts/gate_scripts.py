@@ -32,7 +32,8 @@ class GateScripts:
     def ask_in_lane(self, slug: str, node: str, turn: MessageId) -> bool:
         """Order the job that did a region's full training to measure the new and the current model.
 
-        Return whether it got an order. A gang gets none: only one of its jobs would have work.
+        Return whether the job got an order. A gang (several jobs that train one model together)
+        gets no order, because only one of its jobs would have work.
         """
         region, frozen, lane = self._studies.regions[slug], self._studies.frozen, (node, turn)
         if region.gangs or not region.gated:

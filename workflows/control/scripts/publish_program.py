@@ -33,9 +33,10 @@ from trialfleet.workflows.views.output import say
 
 
 def publish_region(folder: RunFolder, slug: str) -> int:
-    """Publish a region's model; return the job's exit code. OSError if the disk is full.
+    """Publish a region's model; return the job's exit code.
 
-    If it can't be published, the reason is stored, and the exit code ends the region's DAG.
+    If the model can't be published, the reason is stored in the region's folder, and the exit code
+    ends the region's DAG. OSError if the disk is full.
     """
     files = folder.region(slug)
     if files.published.exists():  # a person may have switched `latest` since

@@ -24,7 +24,11 @@ class RegionScripts:
         self._folder, self._final = folder, final
 
     def begin(self, slug: str) -> Reply:
-        """Prepare the region's folder for a new DAGMan, unless it is done or another runs it."""
+        """Prepare the region's folder for a new DAGMan.
+
+        If the region is done, the reply keeps the new DAGMan from starting. If another DAGMan runs
+        the region, the reply makes the new one wait.
+        """
         files = self._folder.region(slug)
         if files.is_done:
             return Reply(EXITS["skip"], f"{slug}: already done")
@@ -41,7 +45,10 @@ class RegionScripts:
         return Reply(EXITS["done"], f"{slug}: begins{what}")
 
     def end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
-        """Decide whether another DAGMan follows. `retry` counts the retries, at most `most`."""
+        """Decide what follows the end of a region's DAGMan: another DAGMan, or the region's end.
+
+        `retry` is the number of retries so far, and `most` is their maximum.
+        """
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
             word = region_stage(

@@ -98,9 +98,9 @@ class RegionStudies:
     ) -> TrialFiles:
         """Return a writer of the files for an attempt at a trial or a full training.
 
-        `node` is the trial's name or the DAG node. `answer` has the parameters; None for a lane's
-        job, whose agent asks for them. `best` is the folder of the full training; None for a trial.
-        `avoid` names the machines on which attempts failed.
+        `node` is the trial's name, or the DAG node of the full training. `answer` has the
+        parameters; None for a lane's job, whose agent asks for them itself. `best` is the folder of
+        the full training; None for a trial. `avoid` names the machines on which attempts failed.
         """
         answer = answer or Assignment(number=0, params={}, seed=0)
         order = TrialOrder(
@@ -119,12 +119,18 @@ class RegionStudies:
     def read_outcome(
         self, place: TrialFolder, code: int
     ) -> tuple[int, Complete | Failed | OutOfMoney]:
-        """Unpack an attempt's files; return its exit code (`code` if unknown) and its outcome."""
+        """Unpack an attempt's files; return the attempt's exit code and outcome.
+
+        The exit code is `code` if neither the files nor the job's log tell how the attempt ended.
+        """
         code = settle_attempt(place, code, parse_bytes(self.study.resources.disk))
         return code, read_outcome(place, code, self.study.objective.metric, self.frozen.places)
 
     def read_end(self, place: TrialFolder) -> ReportedEnd | None:
-        """Unpack a trial's files; return how it ended, noted in the job's event log, or None."""
+        """Unpack a trial's files and return how the trial ended; None if it has not ended.
+
+        If the job's event log lacks the trial's end, add it there.
+        """
         unpack_result(place, place.left, parse_bytes(self.study.resources.disk))
         ended = read_ended(place)
         if ended and (job := last_job(place.log)):
@@ -173,7 +179,7 @@ def without_job(node: str, job: JobEnd) -> Reply | None:
 
     If HTCondor refused the job for half a minute, the trial has not failed: when the region's graph
     is submitted again, its DAGMan runs the DAG node again. Otherwise the PRE script prevented the
-    job, with the exit code `job.asked`.
+    job, and the reply depends on the script's exit code `job.asked`.
     """
     if job.code == JOB_UNSUBMITTED:
         return JobRefused(EXITS["retry"], f"{node}: HTCondor did not take its job")

@@ -108,8 +108,9 @@ class _Script:
 class ScriptRequests:
     """Handles the script requests of one run, one request at a time. Not thread-safe.
 
-    Only this object writes the run's Optuna studies, by the service's lock. But a manager on
-    another machine may have taken over the run, so its owner is checked before each write.
+    Only this object writes the run's Optuna studies. The lock of the optimiser's service keeps
+    other processes on this machine from writing. But a manager on another machine may have taken
+    over the run, so the run's owner is checked before each write.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -187,7 +188,11 @@ class ScriptRequests:
         return reply
 
     def idle(self) -> bool:
-        """Do a part of the work between requests. Return whether work is left."""
+        """Do some of the work between requests. Return whether work is left.
+
+        This work imports the model's code, answers jobs' agents, computes parameters in advance, or
+        reads trials' reports.
+        """
         if not self._warm:
             warm_up(self._frozen.study.sampler)
             self._warm = True
@@ -227,7 +232,10 @@ class ScriptRequests:
         )
 
     def _other_owner(self) -> Owner | None:
-        """Return another manager that owns the run, or None. After a change, forget the studies."""
+        """Return the run's owner if it is another manager, else None.
+
+        If the owner has changed, the Optuna studies are read again at the next use.
+        """
         owner = self._ownership.owner()
         if owner != self._owner:
             self._studies.forget()

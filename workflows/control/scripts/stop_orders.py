@@ -1,8 +1,8 @@
 """Early stopping: the optimiser's service reads running trials' reports and writes stop orders.
 
-A job's agent copies reports into the trial's folder, and reads the stop order `stop.json` there. So
-the service needs no HTCondor daemon. After a crash, it reads all reports again, and existing stop
-orders remain valid.
+A job's agent, the program that runs trials on the node, copies reports into the trial's folder, and
+reads the stop order `stop.json` there. So the service needs no HTCondor daemon. After a crash, the
+service reads all reports again, and existing stop orders remain valid.
 """
 
 from __future__ import annotations
@@ -55,10 +55,14 @@ class EarlyStopping:
         return self._clock() - self._last_report < STAY_SECONDS
 
     def poll(self) -> bool:
-        """Find the regions with new reports or, in one, decide which running trials to stop.
+        """Do the next part of a check; return whether regions with new reports are left.
 
-        Return whether such regions are left. OptimizerError if the trial database can't be used.
-        OSError if a stop order can't be written.
+        The first part finds the regions with new reports. Each further part decides which running
+        trials of one of these regions to stop.
+
+        Raises:
+            OptimizerError: the trial database can't be used.
+            OSError: a stop order can't be written.
         """
         if self._rule is None:
             return False
@@ -82,7 +86,10 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Return whether running trials have reports, and something is new since the last check."""
+        """Return whether running trials have reports, some of them new since the last check.
+
+        A new stop order and a trial that began or ended count as new reports.
+        """
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False
@@ -113,7 +120,10 @@ class EarlyStopping:
             log.info("%s: asked to stop: %s", node, decision)
 
     def _running(self, slug: str) -> list[str]:
-        """Return the running trials, in a lane only the one that its job trains now."""
+        """Return the running trials, without those of a lane whose job trains another trial now.
+
+        All trials of a lane's job share the files with reports and stop orders.
+        """
         files = self._studies.folder.region(slug)
         places = {node: files.trial(node) for node in self._studies.get_study(slug).running_nodes()}
         return [

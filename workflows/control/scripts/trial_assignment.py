@@ -124,9 +124,10 @@ class AgentMessageHandler:
         return any(when <= time.monotonic() for when in self._later.values())
 
     def catch_up(self) -> None:
-        """Answer the messages that were not read yet, or whose answer failed before.
+        """Answer the messages that have not been read yet, or whose answer failed before.
 
-        A failure delays no other job's answer, but OptimizerError ends the pass.
+        An answer that fails delays no other job's answer. OptimizerError if the trial database
+        can't be used, because then no message can be answered.
         """
         now = time.monotonic()
         for (slug, node), when in [*self._later.items()]:
@@ -150,7 +151,10 @@ class AgentMessageHandler:
         return True
 
     def answer(self, slug: str, node: str) -> None:
-        """Answer the last message of a DAG node's job. A second call changes nothing."""
+        """Answer the last message of the agent of a DAG node's job. A second call changes nothing.
+
+        OptimizerError if the trial database can't be used. OSError if a file can't be written.
+        """
         place = self._place(slug, node)
         said, order = read_last_message(place), read_order(place)
         if said is None or order is None:
@@ -177,7 +181,8 @@ class AgentMessageHandler:
     ) -> None:
         """Record the end of `trial`, which `message` reports; tell the agent what comes next.
 
-        It may be a full training or a measurement. With `is_last`, the job's POST script does this.
+        `trial` may also be a full training or a measurement. With `is_last`, the agent needs no
+        answer, and the job's POST script records the end.
         """
         running = self._trials.find_unfinished(slug, node)
         note_ended(trial, message.job, message.ended)
@@ -231,7 +236,8 @@ class AgentMessageHandler:
     def _answer_question(self, slug: str, node: str, message: AgentMessage) -> None:
         """Assign a trial to a job whose agent asks for one.
 
-        First record a result that the DAG node's previous job has sent, if that job was lost.
+        If the DAG node's previous job was lost after its trial's result had arrived, record this
+        result first.
         """
         told = self._trials.settle(slug, node)
         if told is None or not self._end_job(slug, node, message, told):
@@ -255,7 +261,8 @@ class AgentMessageHandler:
     def _asked_behind_trials(self, slug: str, node: str, message: AgentMessage, why: str) -> None:
         """Answer an agent that asked for a trial although its region needs no further trial.
 
-        First record a full training or measurement of a lost agent, then order what comes next.
+        First record a full training or a measurement that the job of a lost agent did. Then order
+        what comes next, a full training or a measurement, or let the agent exit.
         """
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):

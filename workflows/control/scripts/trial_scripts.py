@@ -56,7 +56,10 @@ class TrialScripts:
         self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of a DAG node's job and, unless it is a lane's, those of its trial."""
+        """Write the files of a DAG node's job and, if the job is for one trial, the trial's files.
+
+        A lane's job trains several trials, and its agent asks for each of them.
+        """
         reply = self.settle(slug, node)
         if reply and reply.exit_code == EXITS["stop"]:
             return reply
@@ -82,10 +85,10 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
     def _under_way(self, slug: str, node: str, ended: str | None = None) -> str | None:
-        """Return a DAG node's unfinished trial, except `ended`, that needs another attempt.
+        """Return a DAG node's unfinished trial that needs another attempt; None if there is none.
 
-        If it has a stop order, or no attempt may start any more, record its end. Return None if
-        there is no such trial.
+        If the unfinished trial has a stop order, or if no attempt may start any more, record the
+        trial's end and return None. The trial `ended` is ignored.
         """
         name = self.find_unfinished(slug, node, ended)
         if name is None or self._is_recorded(slug, name):
@@ -162,7 +165,11 @@ class TrialScripts:
         return self._reply_after_trial(slug, node) if is_done and place.is_shared else reply
 
     def settle(self, slug: str, node: str) -> Reply | None:
-        """Record the result of an unfinished trial, if it came while no service was running."""
+        """Record the result of a DAG node's unfinished trial, if it has arrived; return the reply.
+
+        Return None if there is no such result. There is one if it arrived while no service was
+        running, and the agent was lost before the service started again.
+        """
         if (name := self.find_unfinished(slug, node)) is None:
             return None
         place = self._folder.region(slug).trial(name)
@@ -256,7 +263,8 @@ class TrialScripts:
     def _abandon_reason(self, slug: str, outcome: Failed) -> str | None:
         """Return why no further trial of a region can succeed; None if one still can.
 
-        Trials of all regions count, but only the region's own if the trainer can't be started.
+        If the trainer can't be started, only this region's trials are examined, otherwise the
+        trials of all regions.
         """
         own = self._studies.get_study(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):

@@ -31,13 +31,15 @@ T = TypeVar("T")
 class Managers:
     """This manager's lease on a study's days, and its access to the other manager's results.
 
-    Most methods wait while database or S3 are away. LeaseLostError if the lease is lost meanwhile.
+    Most methods wait while the database or S3 is unreachable. LeaseLostError if the lease is lost
+    during this wait.
     """
 
     def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
         """Open the database of a study with `daily.takeover_after`; wait while it is unreachable.
 
-        `study` was read by `load_published`. `say` gets a line about each wait and restored model.
+        `study` was read by `load_published`. `say` is called with a line about each wait and each
+        restored model.
         """
         assert study.daily
         assert study.daily.takeover_after
@@ -104,18 +106,25 @@ class Managers:
     def is_safe(self, outcome: Outcome) -> bool:
         """Return whether the other manager could go on from `outcome` if this machine were lost.
 
-        So it is if its model, if any, is in S3. ExportError if S3 refuses or is unreachable.
+        This is so if the outcome's model is in S3, or if the outcome has no model. ExportError if
+        S3 refuses a request or is unreachable.
         """
         if outcome.run is None or outcome.ending is Ending.FAILED:
             return True
         return self._models.has(outcome.region, outcome.run)
 
     def restore(self, regions: Iterable[str]) -> None:
-        """Make the models that are current in S3 current here, as `ModelsInS3.restore` does."""
+        """Make the other manager's current models current on this machine.
+
+        A region's current model stays if this machine chose it after the choice in S3.
+        """
         self._retry(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
-        """Return the outcomes of models that the other manager published, as `ModelsInS3` does."""
+        """Return the outcomes of those `regions` whose models the other manager has published.
+
+        Only models from the run of `attempt` count. They are copied to this machine.
+        """
         return self._retry(lambda: self._models.outcomes(attempt, regions))
 
     def note_sent(self, events: list[str]) -> None:

@@ -20,7 +20,10 @@ from trialfleet.workflows.study.spec import Study
 
 
 class ModelsInS3:
-    """A publish folder's copy in S3. ExportError if S3 refuses a request or is unreachable."""
+    """The copy of a study's publish folder in S3.
+
+    Methods raise ExportError if S3 refuses a request or is unreachable.
+    """
 
     def __init__(self, study: Study) -> None:
         """Prepare the access without a request. `study` was read by `load_published`."""
@@ -96,7 +99,10 @@ class ModelsInS3:
             yield models
 
     def _fetch(self, region: str, run: str, models: Path) -> Path:
-        """Return a model's folder, copied from S3 if it isn't here. `models` is locked."""
+        """Return a complete model's folder; copy it from S3 if this machine has no such folder.
+
+        The caller has locked `models`, the region's folder.
+        """
         place, beside = models / run, models / f"{BESIDE}{run}"
         if not place.exists():
             shutil.rmtree(beside, ignore_errors=True)

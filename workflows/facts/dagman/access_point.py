@@ -36,7 +36,11 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 
 
 def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
-    """Return a message for each kind of job in `universes` that the access point doesn't start."""
+    """Return a message for each kind of job in `universes` that the access point doesn't start.
+
+    A universe is a kind of job. DAGMan runs in the scheduler universe. Models are published in the
+    local universe.
+    """
     if not (asked := [*universes]):
         return []
     ad = _schedd_ad()
@@ -49,7 +53,10 @@ def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
 
 
 def reasons_jobs_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return why the access point doesn't start those of `jobs` (ClassAds) that wait for 10 s."""
+    """Return the reasons why the access point doesn't start the waiting jobs among `jobs`.
+
+    `jobs` are ClassAds. A job that has waited for less than 10 s doesn't count.
+    """
     now = time.time()
     waiting = {
         ad["JobUniverse"]
@@ -79,5 +86,8 @@ def _schedd_ad() -> ClassAd:
 
 
 def default_state() -> Path:
-    """Return the default folder of the supervisor's state; an embedded pool has its own."""
+    """Return the default folder for the state of `trialfleet supervise`.
+
+    An embedded pool, which `trialfleet pool up` starts, uses another folder.
+    """
     return platformdirs.user_state_path("trialfleet") / "supervisor"

@@ -1,4 +1,7 @@
-"""Records of failing PRE and POST scripts: each script's last error, until it succeeds."""
+"""Records of failing PRE and POST scripts: the last error of each script.
+
+A record is removed when the script succeeds.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,10 @@ def one_line_message(error: BaseException) -> str:
 
 
 def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
-    """Record in `file` (failing.json) that a DAG node's script failed, unless writing fails.
+    """Record in `file` (failing.json) that a DAG node's script failed.
 
-    Return how often this script has now failed in a row with this cause.
+    Return how often this script has now failed in a row with this cause. An error while writing
+    `file` is ignored.
     """
     noted = {each.node: each for each in failing_scripts(file)}
     before = noted.get(node)
@@ -83,7 +87,10 @@ def note_success(file: Path, node: str) -> None:
 
 @contextmanager
 def note_result(file: Path, node: str) -> Iterator[None]:
-    """Record an error of the `with` block in `file`, or remove the node's error on success."""
+    """Record an error of the `with` block in `file` (failing.json), and raise it again.
+
+    If the block succeeds, remove the DAG node's error from `file`.
+    """
     try:
         yield
     except Exception as error:
@@ -104,7 +111,10 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 
 
 def service_trouble(folder: RunFolder) -> str:
-    """Return why the optimiser's service doesn't answer scripts, by their note; "" if it does."""
+    """Return why the optimiser's service doesn't answer PRE and POST scripts; empty if it does.
+
+    A script that gets no answer writes the reason to a file.
+    """
     try:
         noted = read_json(folder.root / TROUBLE)
         error, time, is_waiting = str(noted["error"]), float(noted["time"]), bool(noted["waiting"])

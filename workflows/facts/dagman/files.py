@@ -32,7 +32,13 @@ _ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """A DAG node's state, as DAGMan last wrote it; `failed` is for good."""
+    """A DAG node's state, as DAGMan last wrote it.
+
+    Attributes:
+        submitted: whether DAGMan waits for the node's job.
+        failed: whether the node has failed for good.
+        details: DAGMan's text about the state.
+    """
 
     submitted: bool
     in_pre: bool = False
@@ -152,5 +158,8 @@ def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
 
 
 def _unix_seconds(local: str) -> float:
-    """Return a local time in Unix seconds; of two moments, when clocks are set back, the second."""
+    """Return a local time in Unix seconds.
+
+    At the end of summer time, clocks show some times twice. The second of these moments counts.
+    """
     return datetime.fromisoformat(local).replace(fold=1).timestamp()

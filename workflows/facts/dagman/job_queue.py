@@ -162,7 +162,10 @@ def one_job(constraint: str) -> Any:
 
 
 def running_by_run() -> Counter[str]:
-    """Return the number of each run's running jobs, by its folder; "" for jobs of no run."""
+    """Return the number of each run's running jobs, by the run's folder.
+
+    Jobs that belong to no run are counted under "".
+    """
     constraint = f"JobStatus == {JobStatus.RUNNING} && JobUniverse == {Universe.VANILLA}"
     jobs = schedd.query(constraint, ["TrialfleetFolder"])
     return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
@@ -179,7 +182,10 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def find_fleet_runs(fleet: str) -> list[Path]:
-    """Return the folders of the queued runs whose study names a fleet, or with trials on it."""
+    """Return the folders of the queued runs that use the fleet `fleet`.
+
+    These are the runs whose study names the fleet, and the runs with trials on the fleet's nodes.
+    """
     from trialfleet.infra.fleet.htcondor.demand import fleet_machines
 
     ads = schedd.query(_ROOTS, ["TrialfleetFolder", "TrialfleetRun"])
@@ -201,7 +207,10 @@ def _names(place: Path, fleet: str) -> bool:
 
 
 def submit(files: DagFiles) -> str:
-    """Submit a DAG, without the nodes that its rescue DAG lists; return the id of its DAGMan."""
+    """Submit a DAG and return the job id of its DAGMan.
+
+    DAG nodes that the rescue DAG lists as finished don't run again.
+    """
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with schedd.connect_schedd(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2
@@ -241,7 +250,10 @@ def _node(ad: dict[str, Any]) -> str:
 
 
 def _is_being_ended(ad: dict[str, Any]) -> bool:
-    """Return whether HTCondor will remove a held job: a trial's, unless a person held it."""
+    """Return whether HTCondor will remove a held job.
+
+    HTCondor removes a held job of a trial unless a person put the job on hold.
+    """
     is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == Universe.VANILLA
     return is_trial and ad.get("HoldReasonCode") != HELD_BY_A_PERSON
 

@@ -15,7 +15,11 @@ RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
 
 
 class PoolSlots(NamedTuple):
-    """The slots of the pool, without dynamic slots: as if no job ran, and what is free of them."""
+    """The slots of the pool, without the dynamic slots that HTCondor makes for jobs.
+
+    `whole` has each slot as if no job ran on it. `free` has the unclaimed slots, each with only its
+    free resources.
+    """
 
     whole: list[ClassAd]
     free: list[ClassAd]
@@ -29,7 +33,10 @@ def pool_slots() -> PoolSlots:
 
 
 def machines(requirements: str = "true") -> set[str]:
-    """Return the hosts of slots that meet a ClassAd expression. PoolError if unreachable."""
+    """Return the hosts of slots that meet `requirements`; PoolError if HTCondor is unreachable.
+
+    `requirements` is a ClassAd expression with attributes of slots.
+    """
     import classad2
 
     none = classad2.ClassAd()

@@ -17,8 +17,9 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 class ScriptFacts:
     """A DAG node's PRE or POST script that has not ended.
 
-    `since` is the time of the last sign of progress, in Unix seconds: the region's DAGMan started,
-    a script of the region wrote to its log, or the DAG node's job had an event.
+    `since` is the time of the last sign of progress, in Unix seconds. Three things are signs: the
+    region's DAGMan starts, a script of the region writes to its log, or the DAG node's job has an
+    event.
     """
 
     region: str
@@ -31,9 +32,10 @@ class ScriptFacts:
 def script_facts(
     folder: RunFolder, regions: Iterable[RegionGraph], queued: QueuedRun | None
 ) -> Iterator[ScriptFacts]:
-    """Yield one running script of each region in which scripts run; nothing without `queued`.
+    """Yield one running script of each region in which scripts run.
 
-    One is enough: all scripts wait for the optimiser's service, so if one hangs, all do.
+    One per region is enough: all scripts wait for the optimiser's service, so if one hangs, all do.
+    Yield nothing if `queued` is None.
     """
     dagmans = {
         ad.get("TrialfleetRegion"): ad

@@ -41,7 +41,10 @@ class ReportedEnd:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> ReportedEnd:
-        """Return how a trial ended, from the agent's message. Raises an error of `_NONE`."""
+        """Return how a trial ended; `plain` is the content of the agent's message.
+
+        Raises AttributeError, OverflowError, TypeError or ValueError if the content is invalid.
+        """
         return ReportedEnd(
             code=int(plain.get("code") or 0),
             cpu_seconds=amount(plain.get("cpu_seconds")),
@@ -85,7 +88,10 @@ def read_last_message(place: TrialFolder) -> AgentMessage | None:
 
 
 def read_ended(place: TrialFolder) -> ReportedEnd | None:
-    """Return how a trial ended, after `unpack_result`; None if its agent hasn't reported it."""
+    """Return how a trial ended; None if its agent has not reported this yet.
+
+    Call `unpacking.unpack_result` first, because it moves the agent's report to the trial's folder.
+    """
     try:
         return ReportedEnd.from_json(
             untrusted_files.read_json(place.ended, untrusted_files.MOST_AGENT, place.root)
@@ -96,7 +102,10 @@ def read_ended(place: TrialFolder) -> ReportedEnd | None:
 
 
 def read_order(place: TrialFolder) -> Order | None:
-    """Return the last order for a job's agent, to train or to leave; None if there is none."""
+    """Return the last order for a job's agent; None if there is no valid order.
+
+    An order tells the agent to train a trial or to leave its slot.
+    """
     stamp = untrusted_files.file_stamp(place.order)
     return _order(place, stamp) if stamp[0] else None
 

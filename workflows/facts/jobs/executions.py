@@ -135,7 +135,10 @@ def read_events(log: Path) -> tuple[Event, ...]:
 
 
 def split_events(content: bytes) -> list[bytes]:
-    """Return the texts of a log's complete events, and of the beginning of one that a crash cut."""
+    """Return the texts of a log's events, without an event that is still being written.
+
+    If a crash cut an event short, its beginning is a text of its own.
+    """
     texts = content.split(EVENT_ENDS)[:-1]
     return [part for text in texts for part in _EVENT_BEGINS.split(text) if part]
 
@@ -246,7 +249,10 @@ def submissions(events: Iterable[Event]) -> list[list[Event]]:
 
 
 def without_marks(events: Iterable[Event]) -> list[Event]:
-    """Return the events, but only the last of successive marks: until then, the job was alive."""
+    """Return the events, but only the last of successive marks.
+
+    The last mark shows until when the execution was alive.
+    """
     all_events = list(events)
     following = [event.mark for event in all_events[1:]] + [None]
     return [e for e, mark in zip(all_events, following, strict=False) if not (e.mark and mark)]

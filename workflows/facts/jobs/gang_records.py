@@ -26,9 +26,10 @@ def read_roster(place: TrialFolder) -> Roster | None:
 
 
 def checkpoint_prefixes(place: TrialFolder) -> list[str]:
-    """Return the S3 prefixes of a gang's checkpoints: of the present attempt, then of earlier ones.
+    """Return the S3 prefixes where checkpoints of a DAG node's gang may be.
 
-    The result is empty if the gang stores no checkpoints in S3.
+    The first prefix is for the present attempt. The others are for earlier attempts whose
+    checkpoints still exist. The result is empty if the gang stores no checkpoints in S3.
     """
 
     def read() -> list[str]:
@@ -80,10 +81,11 @@ def _describe_apart(roster: Roster) -> str:
 
 
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
-    """Return how many ranks train a trial ("ranks"), and the number of their "generation".
+    """Return how many ranks (gang members) train a trial, and the number of their generation.
 
-    While the generation forms, "ranks" is 0. The result is empty if the roster is about another
-    trial or can't be read.
+    A generation is one set of ranks. The result has the keys "ranks" and "generation". While the
+    generation forms, "ranks" is 0. The result is empty if the roster is about another trial or
+    can't be read.
     """
     roster = read_roster(place)
     if roster is None or roster.trial != place.root.name:

@@ -38,8 +38,9 @@ class RankAgent(NamedTuple):
 class LeftOutAgent(NamedTuple):
     """A living agent that the gang leaves out for now, because another agent can't reach it.
 
-    `host` and `other` are the addresses of the two machines. The agent may join again at `until`,
-    in Unix seconds, after a wait of `seconds`. The next wait is twice as long, up to a limit.
+    `host` is the address of this agent's machine, and `other` that of the other agent's machine.
+    The agent may join again at `until`, in Unix seconds. `seconds` is the length of this wait. The
+    next wait is twice as long, up to a limit.
     """
 
     token: str

@@ -69,7 +69,8 @@ class JobFacts:
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
     """Return the jobs of a run's trials, full trainings and gates.
 
-    `ads` are ClassAds with the attributes of `job_queue.PROJECTION`. To save time, a job's event
+    `ads` are ClassAds with the attributes in `ATTRIBUTES`, and with ClusterId,
+    EnteredCurrentStatus, JobStatus, JobUniverse and TrialfleetRegion. To save time, a job's event
     log is read only if the job may be in trouble.
     """
     own = (ad for ad in ads if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad)

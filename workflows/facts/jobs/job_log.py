@@ -97,7 +97,11 @@ class PricedExecution:
 
     @property
     def lost_seconds(self) -> float:
-        """The seconds of lost work: of a failed execution all, of an evicted one the unsaved."""
+        """The seconds of lost work.
+
+        A failed execution loses all its work. An evicted execution loses its work since its last
+        checkpoint.
+        """
         if not self.end.is_lost:
             return 0.0
         saved = self.saved if self.end is ExecutionEnd.EVICTED else None
@@ -166,7 +170,10 @@ def read_between_trials(
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[PricedExecution], frozenset[str]]:
-    """Return the executions of a job of several trials, and its other steps (`WholeJob.ends`)."""
+    """Return the executions of a job of several trials, and which other steps the job ran.
+
+    The other steps can be "best" (the full training) and "gate".
+    """
     attempts, ends = read_whole_job(log)
     return _build_stays(attempts, price, now=now), ends
 
@@ -260,7 +267,10 @@ def _build_stays(
 
 
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
-    """Return the price of each execution's slot in USD per hour, by `id(execution.properties)`."""
+    """Return the price of each execution's slot in USD per hour; None for an unknown price.
+
+    The keys are `id(execution.properties)`, because a mapping can't be a key.
+    """
     slots = {id(each.properties): each.properties for each in executions}
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
 

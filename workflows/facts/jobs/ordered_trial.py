@@ -27,7 +27,8 @@ def shared_nodes(files: RegionFolder) -> list[str]:
 def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
     """Return which of the `unfinished` trials a DAG node's job trains; None if none is left.
 
-    This is the trial that was last ordered, or else the DAG node's first unfinished trial.
+    This is the trial that the job's agent was last ordered to train. If there was no order, or if
+    the ordered trial has finished, the DAG node's first unfinished trial is returned.
     """
     order, own = read_order(files.trial(node)), parse_trial_range(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
@@ -35,9 +36,10 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
 
 
 def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of the trial, full training or gate that a job was last ordered to run.
+    """Return the folder of the trial that a DAG node's job was last ordered to train.
 
-    If the job has no order, or can train only one trial, return the DAG node's own folder.
+    If the order was for the full training or the gate, return the folder of this step. If the job
+    has no order, or can train only one trial, return the DAG node's own folder.
     """
     place = files.node_folder(node)
     order = read_order(place)

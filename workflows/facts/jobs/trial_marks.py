@@ -106,9 +106,10 @@ def note(
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """Return whether a trial's last mark in the job's present execution is BEGINS or ENDS, if any.
+    """Return whether a trial's last mark in the job's present execution is BEGINS or ENDS.
 
-    For a gang, all marks since the submission count: its trial continues while one job restarts.
+    Return None if there is neither. For a gang, all marks since the submission count, because the
+    trial continues while one job starts again.
     """
     content, _ = untrusted_files.tail(place.log, _MOST_LOG)
     is_gang = b"%s%03d.001." % (_SUBMITTED, cluster) in content

@@ -53,7 +53,7 @@ class Event:
 
     @staticmethod
     def read(content: dict[str, Any]) -> Event:
-        """Return the event from the plain data that `to_json` returned."""
+        """Return the event from `content`, the plain data that `to_json` returned."""
         return _EVENT.validate_python({**content, "kind": content["event"]})
 
 
@@ -67,7 +67,7 @@ def event_id(*parts: object) -> str:
 
 
 def cut_at_a_line(text: str, max_length: int) -> str:
-    """Return `text`, cut to `max_length` characters, at the end of a line.
+    """Return `text`, cut at the end of a line if it has more than `max_length` characters.
 
     The last line of a cut text says how many lines are omitted. If even the first line is too long,
     only its beginning is returned.

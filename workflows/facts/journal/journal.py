@@ -1,9 +1,9 @@
 """The journal of a study's days: each region's outcome on each day.
 
-A day has one attempt or several; later attempts are for the regions that failed. An attempt is
-recorded before it begins, so it continues unchanged after a crash. Recorded outcomes never change:
-a second one of the same region, day and attempt is ignored, and so is a second successful one of a
-region and day.
+A day has one attempt or several; later attempts are for the regions that failed. An attempt's
+regions, run and deadline are recorded before the attempt begins. So the attempt continues unchanged
+after a crash. Recorded outcomes never change: a second record of the same region, day and attempt
+is ignored. A second successful outcome of a region on one day is ignored, too.
 """
 
 from __future__ import annotations

@@ -46,7 +46,10 @@ class StudyDays:
 
 
 def study_days(folder: DailyFolder) -> StudyDays | None:
-    """Return the state of a study's daily runs; None without a day or a readable journal."""
+    """Return the state of a study's daily runs.
+
+    Return None if no day has begun, or if the journal can't be read.
+    """
     if not folder.journal.exists():
         return None
     try:

@@ -76,9 +76,11 @@ class Outbox:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Add new events, to be sent to those of `channels` that want them (`wanted_kinds`).
+        """Add new events, to be sent to those of `channels` that want them.
 
-        Events that are already in the outbox stay unchanged. `is_daily`: they are about daily runs.
+        Events that are already in the outbox stay unchanged. `is_daily` says whether the events are
+        about daily runs. A channel without a list of `events` gets no `run-done` events of daily
+        runs.
         """
         now = _now()
         with self._open() as connection:
@@ -173,7 +175,10 @@ class Outbox:
             )
 
     def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
-        """Hold the lock for sending, as `lock_file` does."""
+        """Hold the lock for sending during the `with` block; yield whether this process got it.
+
+        With `wait`, this process waits until it gets the lock.
+        """
         return lock_file(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -187,7 +192,10 @@ def channel_key(channel: Channel) -> str:
 
 
 def undelivered_lines(folder: Path) -> tuple[str, ...]:
-    """Return a message, without secrets, about each error in sending alerts or in reading them."""
+    """Return a message about each error in sending alerts; the messages have no secrets.
+
+    If the outbox in `folder` can't be read, the only message is the reason.
+    """
     if not (folder / "outbox.db").exists():
         return ()
     try:

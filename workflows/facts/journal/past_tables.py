@@ -20,9 +20,10 @@ _PROFILE = TypeAdapter(DayProfile)
 
 
 def past_tables(folder: DailyFolder, day: date, max_days: int) -> dict[str, list[DayProfile]]:
-    """Return each region's newest profiles, at most `max_days`, of days with a model, oldest first.
+    """Return the profiles of each region's tables on the 92 days before `day`, oldest first.
 
-    They are of the 92 days before `day`. TrialfleetError if the journal can't be read.
+    Only days on which a model was trained count. Each region gets its newest profiles, at most
+    `max_days`. Raises TrialfleetError if the journal can't be read.
     """
     if not folder.journal.exists():
         return {}

@@ -84,8 +84,9 @@ class SharedRows:
     def take(self) -> bool:
         """Take or renew the lease; return whether this manager has it.
 
-        Return False once if another manager had the lease since the last call, even if this manager
-        has taken it again: the caller must end the work that it began under the earlier lease.
+        If another manager had the lease since the last call, return False even if this manager has
+        taken it again. The caller must then end the work that it began under the earlier lease. The
+        next call can return True.
         """
         own = {"machine": self._own.machine, "folder": self._own.folder, "host": self._own.host}
         new = insert(_LEASES).values(

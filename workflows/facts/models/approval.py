@@ -42,7 +42,10 @@ class UnapprovedModel:
 
 
 def note_awaiting(published: Path) -> None:
-    """Record once that a model waits for approval from now on, holding the lock of its region."""
+    """Record that a model waits for approval from now on, unless this is already recorded.
+
+    The caller must hold the lock of the region's folder of models.
+    """
     file = published.parent / AWAITING
     if object_or_empty(lambda: read_json(file)).get("run") != published.name:
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -73,7 +76,10 @@ def awaiting_by_region(study: Study) -> dict[str, UnapprovedModel]:
 
 
 def awaits_approval(published: Mapping[str, Any]) -> UnapprovedModel | None:
-    """Return the model that a published.json names if it waits for approval; else None."""
+    """Return the model that `published` names if it waits for approval; else None.
+
+    `published` is the content of a published.json.
+    """
     if "awaits_approval" not in published:
         return None
     path = Path(published["path"])
@@ -82,9 +88,11 @@ def awaits_approval(published: Mapping[str, Any]) -> UnapprovedModel | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return `reason_kept_out` and, if the study requires approval, whether the model still waits.
+    """Return why a model was not made current when it was published.
 
-    Then the text ends with the command that makes the model current.
+    Return None if it was made current then, or if it is current now. `published` is the content of
+    the model's published.json. If the study requires approval, the text also says whether the model
+    still waits for approval. Then the text ends with the command that makes the model current.
     """
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:

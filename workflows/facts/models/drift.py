@@ -15,8 +15,8 @@ def drift(values: Sequence[float]) -> str:
     """Return a text if the last of `values` is outside the usual range of the earlier ones.
 
     The text is empty if the value is inside the range, or if there are fewer than six values. The
-    range is the earlier values' median ± 3 standard deviations, both of which one or two odd
-    measurements hardly change.
+    range is median ± 3 · 1.4826 · MAD of the earlier values. MAD is the median absolute deviation,
+    which one or two odd measurements hardly change.
     """
     *past, last = values or [0.0]
     if len(past) < _PAST:

@@ -101,7 +101,10 @@ class ExportFolder:
 
     @contextmanager
     def hold_lock(self, *, wait: bool) -> Iterator[bool]:
-        """Hold the lock for exports, as `lock_file` does."""
+        """Hold the lock for exports during the `with` block; yield whether this process got it.
+
+        With `wait`, this process waits until it gets the lock.
+        """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with lock_file(self._lock, wait=wait) as ours:
             yield ours
@@ -116,7 +119,10 @@ def export_problems(study: Study) -> tuple[str, ...]:
 
 
 def export_targets(study: Study, variables: Mapping[str, str]) -> Targets | None:
-    """Return a study's export targets, with environment variables for AWS; None without exports."""
+    """Return the export targets of a study; None if the study exports no models.
+
+    `variables` has environment variables for AWS.
+    """
     if study.export is None:
         return None
     return Targets(export=study.export, keep=study.keep, s3=study.s3, variables=dict(variables))

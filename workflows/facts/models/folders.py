@@ -49,7 +49,10 @@ def list_models(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path, without a link, of a published model; InputError for any other."""
+    """Return the absolute path of a published model; InputError if `model` isn't one.
+
+    If `model` is a link, this is the path of its target.
+    """
     place = model.parent.absolute() / model.name
     if read_provenance(place).get("run") != place.name:
         raise InputError(
@@ -69,9 +72,10 @@ def find_champion(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return `reason_kept_out` for the published.json `record`; None if it doesn't exist.
+    """Return why a model was not made current when it was published.
 
-    Raises InputError if it is damaged.
+    Return None if it was made current then, if it is current now, or if `record` doesn't exist.
+    `record` is the path of the model's published.json. Raises InputError if it is damaged.
     """
     if not record.exists():
         return None
@@ -95,7 +99,10 @@ def reason_kept_out(published: Mapping[str, Any]) -> str | None:
 
 
 def current_model(published: Path) -> Path | None:
-    """Return the current model of the region of the model `published`; None if none is."""
+    """Return the current model of a region; None if no model is current.
+
+    `published` is any model of the region.
+    """
     link = published.parent / LATEST
     return published.parent / link.resolve().name if link.exists() else None
 

@@ -95,7 +95,10 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 
 
 def current_run(link: Path) -> str | None:
-    """Return the run to whose model a region's `latest` points; None if not into its folder."""
+    """Return the run of the model to which a region's `latest` points.
+
+    Return None if there is no link, or if it points to a place outside of its folder.
+    """
     if not link.is_symlink():
         return None
     target = link.parent / link.readlink()

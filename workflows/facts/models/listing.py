@@ -91,7 +91,10 @@ def list_published_models(models_folder: Path) -> list[PublishedModel]:
 
 
 def runs_with_models(models_folder: Path) -> list[str]:
-    """Return the runs with models in a region's folder, newest first, one with `(current)`."""
+    """Return the ids of the runs with a published model in a region's folder, newest first.
+
+    The id of the current model's run is followed by `(current)`.
+    """
     models = list_published_models(models_folder)[::-1]
     return [f"{one.run} (current)" if one.is_current else one.run for one in models]
 
@@ -108,7 +111,10 @@ def _read_standings(link: Path) -> dict[str, ModelState]:
 
 
 def drift_text(models_folder: Path, run: str | None) -> str | None:
-    """Return the `drift` of a run's model; None without drift or such a model."""
+    """Return a text on how the last measurement of a run's model differs from the earlier ones.
+
+    Return None if it doesn't differ much, if there is no such model, or if `run` is None.
+    """
     models = list_published_models(models_folder)
     return next((model.drift for model in models if model.run == run), None)
 

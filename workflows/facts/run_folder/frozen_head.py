@@ -1,6 +1,7 @@
-"""The main facts in RUN/study.yaml, read without pydantic.
+"""The main facts in RUN/study.yaml, the study as it was when the run was planned.
 
-The import of pydantic takes longer than all else that `trialfleet rollback` does.
+This module does not import the study's types, because they need pydantic. The import of pydantic
+takes longer than all else that `trialfleet rollback` does.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from trialfleet.workflows.names import NO_MODELS
 class FrozenHead:
     """The main facts about a run and its models.
 
-    `folder` is the one in which the run was planned. The run's costs belong to the day `of_day`.
-    `publish` is the publish folder, or `NO_MODELS`.
+    `folder` was the run's folder when the run was planned. The run's costs are charged to the day
+    `of_day`. `publish` is the publish folder, or `NO_MODELS` if the study publishes no models.
     """
 
     run: str

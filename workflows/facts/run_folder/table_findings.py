@@ -9,7 +9,10 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 
 def read_description(region: RegionFolder) -> dict[str, Any] | None:
-    """Return the `table_from_rows.Description` of a region's data; None if `plan` made none."""
+    """Return the description of a region's data (`table_from_rows.Description`).
+
+    Return None if the data was not examined when the run was planned.
+    """
     if not region.table_found.exists():
         return None
     found: dict[str, Any] = read_json(region.table_found)["table"]

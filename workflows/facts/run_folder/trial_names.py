@@ -67,6 +67,9 @@ def is_trial(name: str) -> bool:
 
 
 def is_lane(name: str) -> bool:
-    """Return whether `name` is a DAG node of several trials: `JFK.l1`, `JFK.l1.t05-08`."""
+    """Return whether `name` is a DAG node that may have several trials.
+
+    Examples are `JFK.l1`, with all trials of its lane, and `JFK.l1.t05-08`.
+    """
     found = parse_trial_range(name)
     return found.first < found.last

@@ -47,7 +47,11 @@ def error_kind(error: str) -> str:
 
 
 class FailedAttempt(NamedTuple):
-    """A failed attempt at a trial or full training, and when it failed."""
+    """A failed attempt at a trial or full training.
+
+    `time` is when it failed. `blame` is "node" if a machine made the attempt fail, and empty if the
+    trainer did.
+    """
 
     time: str
     node: str
@@ -57,9 +61,14 @@ class FailedAttempt(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A cause of `attempts` among `of` failed attempts.
+    """A cause of failed attempts.
 
-    `error` and `blame` are those of the latest attempt with this cause. `log` is the log to read.
+    Attributes:
+        error: the error of the latest attempt with this cause.
+        attempts: the number of attempts with this cause.
+        of: the number of all failed attempts, whatever their cause.
+        log: the path of the log to read, from `find_log`.
+        blame: "node" if a machine made the latest attempt fail; otherwise empty.
     """
 
     error: str
@@ -87,7 +96,11 @@ def in_short(reason: str) -> str:
 
 
 def first_clauses(words: str, max_length: int) -> str:
-    """Return `words`, cut to at most `max_length` characters, best before a colon."""
+    """Return `words`, cut to at most `max_length` characters.
+
+    The text is cut before a colon if this keeps at least 40% of `max_length`. Otherwise it ends
+    with an ellipsis (…).
+    """
     if len(words) <= max_length:
         return words
     kept = words[: max_length + 1].rpartition(": ")[0]
@@ -115,7 +128,8 @@ def find_cause(
 ) -> Cause | None:
     """Return a cause of a region's failed attempts; None if no attempt failed.
 
-    This is the most frequent cause if the region `failed`, and else that of the latest attempt.
+    For a failed region (`failed`), this is the most frequent cause. Otherwise it is the cause of
+    the latest failed attempt.
     """
     full_trainings = map(_parse_attempt, noted_failures(folder.best).values())
     attempts = sorted([*failed_attempts(trials), *full_trainings])
@@ -136,9 +150,10 @@ def find_cause(
 def note_final_failure(
     final: TrialFolder, node: str, *, attempt: int, error: str, **more: str
 ) -> dict[str, dict[str, str]]:
-    """Record why an attempt at a full training or gate failed, and return `noted_failures`.
+    """Record why an attempt at a full training or gate failed, and return all its failures.
 
-    `more` has further entries of the record, such as the machine.
+    The result is by the number of the attempt. `more` has further entries of the record, such as
+    the machine.
     """
     noted = noted_failures(final)
     known = noted.get(str(attempt), {})
@@ -150,13 +165,20 @@ def note_final_failure(
 
 
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
-    """Return a full training's or gate's failures, by attempt; InputError if they are damaged."""
+    """Return the recorded failures of a full training or gate, by the number of the attempt.
+
+    Raises InputError if the file with the failures is damaged.
+    """
     if not os.path.lexists(final.failures):
         return {}
     return untrusted_files.read_record(final.failures, shape=Failures)
 
 
 def find_log(trial: TrialFolder) -> str:
-    """Return the log to read after a failure: standard error or output, else the job's events."""
+    """Return the path of the log to read after a trial's failure.
+
+    This is standard error, or standard output if standard error is empty. If both are empty, it is
+    the event log of the trial's job.
+    """
     printed = filter(untrusted_files.file_size, (trial.err, trial.out))
     return str(next(printed, trial.log))

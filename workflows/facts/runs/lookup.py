@@ -38,9 +38,10 @@ _MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run's folder below `./runs`, and when the run was planned, in Unix seconds.
+    """A run's folder below `./runs`.
 
-    `study` is the name of the folder above; empty if that is `./runs`.
+    `study` is the name of the folder above; empty if that is `./runs`. `run` is the name of the
+    run's folder. `planned` is when the run was planned, in Unix seconds.
     """
 
     folder: Path
@@ -141,7 +142,10 @@ def _find_by_name(name: str, runs: list[FoundRun], *, planned: bool) -> list[Fou
 
 
 def _find_by_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
-    """Return the runs of the only study that begins with `name`; none if a run's id does."""
+    """Return the runs of the only study whose name begins with `name`.
+
+    The result is empty if several studies begin with `name`, or if a run's id does.
+    """
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
     return [] if is_other else found

@@ -68,7 +68,7 @@ class RecordsReader:
         self._known: dict[Path, tuple[int, RegionRecords]] = {}
 
     def read(self, files: RegionFolder) -> RegionRecords:
-        """Return a region's records. InputError if one is damaged."""
+        """Return a region's records; InputError if a record is damaged."""
         changed = folder_stamp(files.root)
         known = self._known.get(files.root)
         if known and known[0] == changed:
@@ -80,7 +80,7 @@ class RecordsReader:
 
 
 def read_records(files: RegionFolder) -> RegionRecords:
-    """Return a region's records. InputError if one is damaged."""
+    """Return a region's records; InputError if a record is damaged."""
     names = {path.name for path in files.root.iterdir()} if files.root.exists() else set()
 
     def record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any] | None:

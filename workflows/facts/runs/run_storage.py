@@ -30,7 +30,10 @@ def storage_url(folder: RunFolder, study: Study) -> str:
 
 
 def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
-    """Return a reader of a run's trials; if `brief`, without reports and some attributes."""
+    """Return a reader of a run's trials.
+
+    With `brief`, the trials may lack their intermediate values and some of their attributes.
+    """
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
     return reader_of_file(folder.database, brief=brief)
@@ -64,7 +67,10 @@ def study_name(study: Study, run: str, region: str) -> str:
 
 
 def get_ownership(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
-    """Return the ownership of a run's Optuna studies, as this machine and `folder` see it."""
+    """Return an object that checks or changes which manager owns a run's Optuna studies.
+
+    In the database, this manager is identified by this machine and `folder`.
+    """
     from trialfleet.optimizer.run_ownership import Ownership, this_owner
 
     return Ownership(storage, run_name(frozen.study, frozen.run), this_owner(folder.root))
@@ -82,7 +88,8 @@ def other_owner_error(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> s
 def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
     """Make this manager the owner of a run's Optuna studies; InputError if another one owns them.
 
-    A run with its own database file has no owner; OptimizerError if its trials are lost.
+    A run with its own database file has no owner. OptimizerError is raised if the trials in this
+    file are lost.
     """
     if not frozen.study.storage:
         check_not_lost(folder, frozen.study)
@@ -101,9 +108,10 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 
 
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
-    """Return whether another manager took over a daily run, and sends its alerts.
+    """Return whether another manager took over a daily run, or may have done so.
 
-    It may have done so if the database is unreachable: then the result is True, too.
+    The result is also True if the database is unreachable. Another manager may then be sending the
+    alerts and exporting the models.
     """
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:
@@ -115,7 +123,10 @@ def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
 
 
 def take_over(folder: RunFolder) -> Owner | None:
-    """Make this machine's `folder` the owner of a run's studies; return the previous owner."""
+    """Make `folder` on this machine the owner of a run's Optuna studies.
+
+    Return the previous owner; None if no other manager owned them.
+    """
     frozen = load_frozen(folder.study)
     with _open_storage(frozen, folder) as storage:
         return get_ownership(frozen, folder, storage).take_over()

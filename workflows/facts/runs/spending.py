@@ -44,7 +44,10 @@ def note(folder: RunFolder, mode: Mode, reason: str) -> None:
 
 
 def read_out_of_money(folder: RunFolder) -> dict[str, str]:
-    """Return why no money is left, by mode (see `note`); empty if there is money."""
+    """Return why no money is left, by mode; empty if there is money.
+
+    The mode is `tune` for trials, or `final` for trials and full trainings.
+    """
     return read_record(folder.out_of_money, shape=Reasons) if folder.out_of_money.exists() else {}
 
 

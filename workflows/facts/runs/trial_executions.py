@@ -51,9 +51,10 @@ def trial_stays(
 
 
 def has_lost_nothing(trial: AnyTrial) -> bool:
-    """Return whether an ended trial is known to have lost no work; if not, ask `trial_stays`.
+    """Return whether an ended trial is known to have lost no work.
 
-    The JSON text of the trial's executions is searched, which is much faster than to parse it.
+    The JSON text of the trial's executions is searched, not parsed: parsing would take several
+    times as long. If the result is False, only `trial_stays` tells whether work was lost.
     """
     notes = trial.user_attrs
     text = notes.text("job") if isinstance(notes, Attributes) else ""
@@ -63,7 +64,10 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
 
 
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[PricedExecution]:
-    """Return the parts of a region's shared jobs in which no trial was trained."""
+    """Return the parts of a region's executions in which no trial was trained.
+
+    Only jobs that train several trials have such parts.
+    """
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))
     return [

@@ -53,7 +53,7 @@ class BilledRun:
 
     @property
     def fleet(self) -> Fleet | None:
-        """The study's fleet."""
+        """The study's fleet, or None."""
         return self.frozen.study.fleet
 
 

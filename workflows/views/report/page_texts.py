@@ -108,7 +108,7 @@ class Trouble:
 
 
 def attention(report: Report) -> list[Trouble]:
-    """Return the problems of all regions, the most frequent first."""
+    """Return each problem with the regions that have it, the most frequent problem first."""
     found: dict[str, Trouble] = {}
     for row in report.regions:
         for reason, command in _troubles(row):

@@ -169,7 +169,7 @@ class _Queue:
 
 
 class LiveRun:
-    """A run that is read once for all pages."""
+    """A run that live pages show, which is read once for all pages."""
 
     def __init__(self, folder: RunFolder, nodes: NodeReader) -> None:
         """Open a run, or raise InputError if its study can't be read."""

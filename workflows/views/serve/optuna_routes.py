@@ -105,9 +105,10 @@ def _wsgi_environ(request: Request, body: bytes) -> dict[str, Any]:
 
 
 class StudyCopy:
-    """The SQLite file `path` with a copy of the SQLite file `source`.
+    """The SQLite file `path` with a copy of a run's trials.
 
-    If the trials are in PostgreSQL, `source` is None, and the copy is never renewed.
+    `source` is the SQLite file that is copied. If the trials are in PostgreSQL, `source` is None,
+    and the copy is never renewed.
     """
 
     def __init__(self, path: Path, source: Path | None) -> None:
@@ -159,9 +160,10 @@ def copy_study(run: RunFolder, path: Path) -> StudyCopy:
 
 
 def optuna_dashboard(copy: StudyCopy) -> Application:
-    """Return optuna-dashboard as a WSGI application that shows `copy`, and may edit it.
+    """Return optuna-dashboard as a WSGI application that shows `copy`.
 
-    Each request first calls `copy.refresh`. InputError if optuna-dashboard isn't installed.
+    Each request first calls `copy.refresh`. The application also accepts requests that edit the
+    copy. Raises InputError if optuna-dashboard isn't installed.
     """
     try:
         from optuna_dashboard import wsgi

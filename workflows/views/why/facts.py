@@ -1,6 +1,7 @@
 """The facts from which `trialfleet why` derives its answer, as plain data.
 
-The rules are pure functions of these facts. That a source is unreachable is a fact, too.
+The rules that choose the answer are pure functions of these facts. So the rules read no source.
+If a source is unreachable, this is a fact, too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Scaling:
 
     Attributes:
         report: the autoscaler's last report, or None.
-        wanted: whether the study has autoscaling on, or an autoscaler has reported on the run.
+        wanted: whether the run should have an autoscaler: its study has autoscaling on, or an
+            autoscaler has reported on the run.
     """
 
     report: Mapping[str, Any] | None
@@ -229,7 +231,10 @@ class InstanceFacts:
 
     @property
     def stage(self) -> str:
-        """The stage that `fleet status` shows or, if unknown, the state in the pool, or ""."""
+        """The stage that `trialfleet fleet status` shows or, if unknown, the state in the pool.
+
+        The text is "" if both are unknown.
+        """
         if self.node or not self.machine:
             return self.node.stage if self.node else ""
         state = self.machine.state()

@@ -1,4 +1,7 @@
-"""The facts of `trialfleet why` about a run, its regions and DAG nodes, and how they are read."""
+"""The facts of `trialfleet why` about a run, its regions and DAG nodes, and how they are read.
+
+An unreachable source is a fact, too. Reading changes nothing.
+"""
 
 from __future__ import annotations
 
