@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum
 from itertools import takewhile
+from json.scanner import make_scanner
 from pathlib import Path
 from sys import intern
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -35,6 +36,8 @@ LOCK_WAIT_SECONDS = 60  # SQLite waits this long for another process before "dat
 FAILURES = "failures"  # attribute of a trial: its failed attempts and reasons, by number
 STOPPED = "stopped"  # attribute of a trial that was stopped early: its stop order
 
+_DECODER = json.JSONDecoder()
+_SCAN = make_scanner(_DECODER)  # type: ignore[arg-type]
 _NOT_FINITE = {"INF_POS": math.inf, "INF_NEG": -math.inf, "NAN": math.nan}
 
 _HAS_TABLES = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
@@ -120,7 +123,7 @@ class Attributes(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in self._parsed:
             try:
-                self._parsed[key] = json.loads(self._raw[key])
+                self._parsed[key] = _decode_json(self._raw[key])
             except ValueError as error:
                 raise OptimizerError(
                     f"the storage has a trial whose attribute {key!r} is not valid JSON"
@@ -131,6 +134,10 @@ class Attributes(Mapping[str, Any]):
         """Return the unparsed JSON of an attribute, or "" if the attribute is missing."""
         return self._raw.get(key, "")
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return an attribute, or `default` if it is missing."""
+        return self[key] if key in self._raw else default
+
     def __contains__(self, key: object) -> bool:
         return key in self._raw
 
@@ -139,6 +146,15 @@ class Attributes(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._raw)
+
+
+# takes half the time of `json.loads`, which first skips surrounding whitespace
+def _decode_json(text: str) -> Any:
+    try:
+        value, end = _SCAN(text, 0)
+    except StopIteration:
+        end = -1
+    return value if end == len(text) else _DECODER.decode(text)
 
 
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
