@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
-import time
 
 from trialfleet.instance_aws import Imds
 from trialfleet.nodes.bootstrap.host import Host
 from trialfleet.nodes.bootstrap.settings import FILE
 from trialfleet.nodes.node_agent.htcondor_tools import Condor
 from trialfleet.nodes.node_agent.watch import Agent
+from trialfleet.wall_clock import log_in_utc
 
 STATE = "/run/trialfleet/agent.json"  # in /run, because a reboot must delete it
 IMDS_TIMEOUT = 2.0  # seconds; the metadata service answers within milliseconds or never
@@ -19,11 +18,7 @@ IMDS_TIMEOUT = 2.0  # seconds; the metadata service answers within milliseconds 
 
 def main() -> int:
     """Watch the node until it shuts down. Return 0, or 2 if the settings can't be used."""
-    logging.Formatter.converter = time.gmtime
-    form = "%(asctime)s.%(msecs)03dZ agent: %(message)s"
-    logging.basicConfig(
-        stream=sys.stdout, level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S"
-    )
+    log_in_utc("agent: %(message)s", sys.stdout)
     settings = Host().place(FILE)
     try:
         idle_minutes = float(json.loads(settings.read_text(encoding="utf-8"))["idle_minutes"])

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from typing import TextIO
 
 SET = timedelta(seconds=30)  # a larger difference between two calls is a jump
 SETTLED_SECONDS = 120.0  # until HTCondor's collector has dropped all earlier ads
@@ -22,12 +23,15 @@ def real_time() -> datetime:
     return datetime.now(timezone.utc)  # noqa: UP017  a node may have Python 3.10
 
 
-def log_in_utc(form: str) -> None:
-    """Log to standard error, with times in UTC. `form` is a message's format without its time."""
+def log_in_utc(form: str, stream: TextIO | None = None) -> None:
+    """Log to `stream` (default: standard error), with times in UTC.
+
+    `form` is a message's format without its time.
+    """
     logging.Formatter.converter = time.gmtime
     form = f"%(asctime)s.%(msecs)03dZ {form}"
     logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S"
+        stream=stream or sys.stderr, level=logging.INFO, format=form, datefmt="%Y-%m-%dT%H:%M:%S"
     )
 
 
