@@ -32,8 +32,11 @@ OPTION = "CheckPCIConfigSpace"
 # of PCI-SIG's base specification (2.5, 5, 8, 16, 32), times the share of them that is data (8 of 10
 # bits; from generation 3 on, 128 of 130), divided by 8 bits per byte.
 PCIE_LANE = {
-    generation: bits * (8 / 10 if generation < 3 else 128 / 130) / 8
-    for generation, bits in enumerate((2.5, 5, 8, 16, 32), 1)
+    1: 2.5 * 8 / 10 / 8,
+    2: 5 * 8 / 10 / 8,
+    3: 8 * 128 / 130 / 8,
+    4: 16 * 128 / 130 / 8,
+    5: 32 * 128 / 130 / 8,
 }
 
 

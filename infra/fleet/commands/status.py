@@ -166,14 +166,12 @@ class FleetStatus:
     def has_settled(self, ids: Set[str]) -> bool:
         """Return whether each node in `ids` accepts trials, is sick or late, or leaves or ended."""
 
-        def is_awaited(node: NodeStatus) -> bool:
-            return node.stage in {"asked", "booted"} and not node.is_late
+        def is_settled(node: NodeStatus) -> bool:
+            if node.stage in {"asked", "booted"}:
+                return node.is_late
+            return node.stage != "probing"
 
-        return ids <= {
-            node.instance.id
-            for node in self.nodes
-            if node.stage != "probing" and not is_awaited(node)
-        }
+        return ids <= {node.instance.id for node in self.nodes if is_settled(node)}
 
     def unfit_nodes(self, ids: Set[str]) -> list[NodeStatus]:
         """Return the nodes in `ids` that accept no trials, except those that drain on purpose."""

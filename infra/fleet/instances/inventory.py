@@ -39,8 +39,8 @@ def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     instances for about an hour.
     """
     listing = list_by_region(aws, fleet)
-    for refusal in listing.silent.values():
-        raise refusal
+    if listing.silent:
+        raise next(iter(listing.silent.values()))
     return [instance for instance in listing.instances if gone or instance.is_alive]
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -253,9 +254,8 @@ def without_marks(events: Iterable[Event]) -> list[Event]:
 
     The last mark shows until when the execution was alive.
     """
-    all_events = list(events)
-    following = [event.mark for event in all_events[1:]] + [None]
-    return [e for e, mark in zip(all_events, following, strict=False) if not (e.mark and mark)]
+    neighbours = pairwise([*events, None])
+    return [e for e, after in neighbours if e and not (e.mark and after and after.mark)]
 
 
 def parse_executions(events: Iterable[Event]) -> list[Execution]:

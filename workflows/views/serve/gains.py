@@ -50,6 +50,12 @@ class Gain:
         return f"{size} {'better' if self.value > 0 else 'worse'}"
 
     @property
+    def parts(self) -> tuple[str, str]:
+        """The parts of `text`, such as `0.01` and `better`. For a dash, the second part is ""."""
+        figure, _, word = self.text.partition(" ")
+        return figure, word
+
+    @property
     def tone(self) -> str:
         """The CSS class of the gain."""
         return "" if self.is_rejected else gain_tone(self.compared)
