@@ -102,14 +102,18 @@ def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> fl
     return record.cost(now)
 
 
-def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
-    """Return the fleet's record of costs, updated with AWS's present list of nodes.
+def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> tuple[Ledger, list[str]]:
+    """Return the fleet's record of costs, updated with AWS's present list of nodes, and notices.
 
-    A record that can't be read counts as empty.
+    The notices tell what the record lacks: AWS regions without an answer, and a stored record that
+    can't be read, which counts as empty. FleetError if no AWS region lists its nodes.
     """
-    fleet, _ = inventory.with_earlier_regions(aws, fleet)
-    listing = Listing(instances=inventory.instances(aws, fleet, gone=True), silent={})
-    return updated_record(aws, fleet, listing, now or datetime.now(UTC))[0]
+    fleet, unknown = inventory.with_earlier_regions(aws, fleet)
+    listing = inventory.list_by_region(aws, fleet)
+    if len(listing.silent) == len(fleet.aws_regions):
+        raise listing.silent[fleet.home]
+    record, problem = updated_record(aws, fleet, listing, now or datetime.now(UTC))
+    return record, [*filter(None, (unknown, problem)), *map(str, listing.silent.values())]
 
 
 def updated_record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> tuple[Ledger, str]:

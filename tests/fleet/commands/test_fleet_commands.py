@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from tests.conftest import MakeRun
 from tests.fleet.mock_aws.moto_account import ACCOUNT, IMAGE, Account, candidate, fleet, inputs
 from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws import clients
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.commands.status import status
 from trialfleet.infra.fleet.instances import inventory
@@ -186,7 +187,19 @@ def test_after_down_the_cost_is_shown_and_no_longer_grows(
     assert [usd(each) for each in spent] == said * 2
     assert float(said[0]) > 0
     raised(cloud)
-    assert current_record(cloud.aws, spec).cost(later) > 0.58 * 2.9 + spent[0]
+    assert current_record(cloud.aws, spec)[0].cost(later) > 0.58 * 2.9 + spent[0]
+
+
+def test_cost_names_an_aws_region_that_does_not_list_its_nodes(
+    cloud: Account, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "Aws", lambda: cloud.aws)
+    run = make_run(fleet={"name": "f", "aws_regions": ["eu-west-1", "us-east-1"]}).folder
+    cloud.faults.refuse("DescribeInstances", "AuthFailure", "disabled", aws_region="us-east-1")
+    done = CliRunner().invoke(main, ["cost", "--json", str(run)])
+    assert json.loads(done.output)["notices"] == [
+        "the fleet f: the instances in us-east-1: AWS refused: AuthFailure: disabled"
+    ]
 
 
 def test_down_names_the_runs_that_use_the_fleet_and_asks(

@@ -14,6 +14,7 @@ from tests.fleet.mock_aws.small_world import world
 from tests.unit.terminal import printed
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.files import json_text
+from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.commands import status as fleet_status
 from trialfleet.infra.fleet.commands.boot_log import last_line
 from trialfleet.infra.fleet.commands.status import FleetStatus
@@ -218,7 +219,8 @@ def test_nodes_of_an_aws_region_that_the_file_no_longer_has_are_shown() -> None:
         status = fleet_status.status(account.aws, FLEET)
         assert [node.instance.aws_region for node in status.nodes] == [AWAY]
         assert status.price_per_hour == 2.0
-        (lifetime,) = cost_record.current_record(account.aws, FLEET).lifetimes.values()
+        record, _ = cost_record.current_record(account.aws, FLEET)
+        (lifetime,) = record.lifetimes.values()
         assert lifetime.ended is None
 
 
@@ -239,9 +241,24 @@ def test_an_aws_region_that_lists_no_nodes_hides_no_others(
         assert not status.has_settled({here})
         assert seen(account, monkeypatch, pool_node(here)).has_settled({here})
         assert not seen(account, monkeypatch, pool_node(here)).has_settled({here, "i-away"})
+        record, notices = cost_record.current_record(account.aws, FLEET)
+        assert (set(record.lifetimes), notices) == ({here}, [line])
         account.faults.refuse("DescribeInstances", "InternalError")
         with pytest.raises(FleetError, match="InternalError"):  # no region lists its nodes
             fleet_status.status(account.aws, FLEET)
+
+
+def test_a_record_of_costs_that_cannot_be_read_is_a_notice_beside_the_costs() -> None:
+    with new_account() as account:
+        (one,) = raised(account, 1)
+        account.client("s3").put_object(
+            Bucket=bucket.fleet_bucket(FLEET, account.aws.account(FLEET.home)),
+            Key=cost_record._key(FLEET),
+            Body=b"[",
+        )
+        record, (notice,) = cost_record.current_record(account.aws, FLEET)
+        assert set(record.lifetimes) == {one}
+        assert notice.startswith("the cost only covers instances that AWS still lists: ")
 
 
 def test_the_cost_includes_ended_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

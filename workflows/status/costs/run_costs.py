@@ -146,18 +146,24 @@ def _lifetimes(
         own = [report for name, report in reports if name == fleet.full_name]
         found |= reported_lifetimes(fleet, own)
         try:
-            found |= _recorded_lifetimes(fleet, now)
+            recorded, unread = _recorded_lifetimes(fleet, now)
         except TrialfleetError as error:
             notices.append(
                 f"the nodes of the fleet {fleet.full_name} are known only from the autoscaler's "
                 f"reports on this machine: {error}"
             )
+        else:
+            found |= recorded
+            notices += [f"the fleet {fleet.full_name}: {line}" for line in unread]
     return found, notices
 
 
-def _recorded_lifetimes(fleet: Fleet, now: datetime | None) -> Mapping[str, Lifetime]:
+def _recorded_lifetimes(
+    fleet: Fleet, now: datetime | None
+) -> tuple[Mapping[str, Lifetime], list[str]]:
     # only runs on a fleet need AWS's library
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.scaling.cost_record import current_record
 
-    return current_record(Aws(), fleet, now).lifetimes
+    record, unread = current_record(Aws(), fleet, now)
+    return record.lifetimes, unread
