@@ -70,6 +70,16 @@ def rows(*words: str) -> dict[tuple[str, ...], float]:
     return {tuple(row[key] for key in found["by"]): row["usd"] for row in found["rows"]}
 
 
+def test_a_run_that_cannot_be_read_is_named_beside_the_total(runs: Path) -> None:
+    damaged = RunFolder(runs / "runs" / "t" / "r1").study
+    damaged.write_text("{")
+    assert rows() == {("s/r1",): 1.5, ("s/r2",): 1.0}
+    beginning = "the run runs/t/r1 is not counted: "
+    (notice,) = [each for each in cost()["notices"] if each.startswith(beginning)]
+    assert str(damaged) in notice
+    assert not any(each.startswith(beginning) for each in cost("s/r1")["notices"])
+
+
 @pytest.mark.usefixtures("runs")
 def test_cost_groups_runs_by_the_requested_keys() -> None:
     assert rows("s/r2") == {("A",): 1.0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import PathLike
@@ -85,17 +84,20 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
     Without names, all runs in `./runs` are included. Nodes that still run are charged until `now`,
     by default the present. Raises InputError if a name doesn't exist.
     """
-    chosen = [BilledRun.open(place) for place in _places(names)] if names else _all_here()
+    here, unread = _all_here()
+    chosen = [BilledRun.open(place) for place in _places(names)] if names else here
     fleets = {run.fleet.full_name: run.fleet for run in chosen if run.fleet}
     # other runs on the same nodes bear a share of these nodes' idle time
-    others = [run for run in _all_here() if run.fleet and run.fleet.full_name in fleets]
+    others = [run for run in here if run.fleet and run.fleet.full_name in fleets]
     runs = {run.folder.root: run for run in [*others, *chosen]} if fleets else {}
     runs |= {run.folder.root: run for run in chosen}
     lifetimes, notices = _lifetimes(runs.values(), fleets.values(), now)
     found = bill(runs.values(), lifetimes, now or datetime.now(UTC))
     wanted = {run.name for run in chosen}
     items = found.items
-    if names:
+    if not names:
+        notices += unread
+    else:
         items = tuple(item for item in items if (item.study, item.run) in wanted)
         if len(chosen) == 1:
             notices += _beside_the_status(chosen[0], items, now)
@@ -128,12 +130,15 @@ def _places(names: Iterable[str]) -> list[Path]:
     return list(places)
 
 
-def _all_here() -> list[BilledRun]:
-    found = []
+def _all_here() -> tuple[list[BilledRun], list[str]]:
+    """Return the runs in `./runs`, and a notice for each one that can't be read."""
+    found, unread = [], []
     for run in runs_here():
-        with suppress(InputError):
+        try:
             found.append(BilledRun.open(run.folder))
-    return found
+        except InputError as error:
+            unread.append(f"the run {run.folder} is not counted: {error}")
+    return found, unread
 
 
 def _lifetimes(
