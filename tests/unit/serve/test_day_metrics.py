@@ -28,7 +28,7 @@ from trialfleet.workflows.views.terminal.days_table import newest_days
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 TODAY = NOW.date()
-_LABELS = ("study", "region", "outcome")
+_LABELS = ("study", "region", "outcome", "what")
 DAILY = "daily: {at: '00:00', zone: UTC}\n"
 
 
@@ -141,11 +141,10 @@ def test_the_metrics_show_days_without_the_study_file(folder: DailyFolder) -> No
     assert found["region_failed_days", "demo", "A"] == 2
     assert ("missed_days", "demo") not in found
     assert ("model_age_seconds", "demo", "A") not in found
+    assert found["unreadable", "demo", "study"] == 1
 
 
-def test_a_folder_without_days_or_with_a_damaged_journal_has_none(tmp_path: Path) -> None:
-    assert study_days(DailyFolder(tmp_path)) is None
-    DailyFolder(tmp_path).journal.write_text("no database")
+def test_a_folder_without_a_journal_has_no_days(tmp_path: Path) -> None:
     assert study_days(DailyFolder(tmp_path)) is None
 
 

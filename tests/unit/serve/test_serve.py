@@ -25,6 +25,7 @@ from tests.unit.serve.page_server import Server, serving
 from trialfleet import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.approval import note_awaiting
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
@@ -302,7 +303,7 @@ def test_every_metric_of_the_dashboard_and_the_alerts_exists(
     for rule in rules:
         assert {"alert", "expr", "labels", "annotations"} <= set(rule) <= _KEYS_OF_A_RULE
         assert promql_parser.parse_duration(rule.get("for", "1m"))
-        assert set(re.findall(r"\$labels\.(\w+)", str(rule))) <= {"study", "region"}
+        assert set(re.findall(r"\$labels\.(\w+)", str(rule))) <= {"study", "region", "what"}
     used = {name for expr in asked for name in re.findall(r"trialfleet_\w+", expr)}
     assert len(used) > 8
     assert used <= declared | samples
@@ -316,6 +317,19 @@ def test_every_metric_of_the_dashboard_and_the_alerts_exists(
     assert counts[HOSTILE, "complete"] == 3
     states = [s for s in families["trialfleet_region_state"].samples if s.labels["region"] == "A"]
     assert sum(sample.value for sample in states) == 1
+
+
+def test_a_run_and_days_that_can_not_be_read_are_a_metric(
+    run: StoredRun, server: Server, work: Path
+) -> None:
+    assert "trialfleet_unreadable{" not in server.ask("/metrics").text
+    RunFolder(run.run.folder).study.write_text("{")
+    days = DailyFolder(work / "runs" / "other")
+    days.root.mkdir()
+    days.journal.write_text("no database")
+    found = server.ask("/metrics").text
+    assert 'trialfleet_unreadable{study="",what="run"} 1.0' in found
+    assert 'trialfleet_unreadable{study="other",what="days"} 1.0' in found
 
 
 def test_a_run_links_to_its_report_which_is_served_in_a_sandbox(

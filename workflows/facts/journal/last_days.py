@@ -40,27 +40,24 @@ class StudyDays:
     begun: date  # the newest day that has begun
     ended: datetime | None  # when an attempt last ended
     regions: Mapping[str, RegionDays]  # without those that had no outcome for a month
-    daily: Daily | None  # None if the study can't be read
+    daily: Daily | None  # None if the study can't be read, or is no longer a daily study
     models: Mapping[str, datetime] = field(default_factory=dict)  # `model_time` of current models
     awaiting: Mapping[str, datetime] = field(default_factory=dict)  # since when models wait
+    lacks_study: bool = False  # the study can't be read; the three fields above are empty
 
 
 def study_days(folder: DailyFolder) -> StudyDays | None:
-    """Return the state of a study's daily runs.
+    """Return the state of a study's daily runs, or None if no day has begun.
 
-    Return None if no day has begun, or if the journal can't be read.
+    TrialfleetError if the journal can't be read.
     """
     if not folder.journal.exists():
         return None
-    try:
-        journal = Journal(folder.journal)
-        attempts = journal.attempts()
-        if not attempts:
-            return None
-        begun = attempts[-1].date
-        found = latest_outcomes(journal.outcomes(begun - _BACK))
-    except TrialfleetError:
+    journal = Journal(folder.journal)
+    if not (attempts := journal.attempts()):
         return None
+    begun = attempts[-1].date
+    found = latest_outcomes(journal.outcomes(begun - _BACK))
     study = _read_study(folder)
     return StudyDays(
         study=folder.root.name,
@@ -72,6 +69,7 @@ def study_days(folder: DailyFolder) -> StudyDays | None:
         awaiting={region: one.since for region, one in awaiting_by_region(study).items()}
         if study
         else {},
+        lacks_study=study is None,
     )
 
 

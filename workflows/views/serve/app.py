@@ -30,6 +30,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.last_days import study_days
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import duration, local_time
+from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.views.report import chart_data, page_tables
 from trialfleet.workflows.views.report import days_matrix as by_day
 from trialfleet.workflows.views.report import page_texts as report_views
@@ -144,13 +145,20 @@ class Pages:
 
     def metrics(self, request: Request) -> Response:
         """Return the metrics of runs, daily runs and nodes, for Prometheus."""
-        snapshots = []
-        for run in self.runs.newest_of_each():
-            with suppress(TrialfleetError):  # an unreadable run has no metrics
-                snapshots.append(self.live.get_run(run.folder).snapshot())
-        accept = request.headers.get("accept", "")
-        days = filter(None, map(study_days, self.runs.daily_folders()))
-        body, kind = exposition(snapshots, days, self.live.nodes.read(), accept)
+        snapshots, days = [], []
+        unreadable: list[tuple[str, str]] = []  # studies, and what of them can't be read
+        for study, place in self.runs.newest_of_each().items():
+            try:
+                snapshots.append(self.live.get_run(open_run(place)).snapshot())
+            except TrialfleetError:
+                unreadable.append((study, "run"))
+        for folder in self.runs.daily_folders():
+            try:
+                days.append(study_days(folder))
+            except TrialfleetError:
+                unreadable.append((folder.root.name, "days"))
+        accept, nodes = request.headers.get("accept", ""), self.live.nodes.read()
+        body, kind = exposition(snapshots, filter(None, days), nodes, accept, unreadable)
         return Response(body, headers={"Content-Type": kind})
 
     def _run(self, request: Request, run: KnownRun, path: str) -> Response:

@@ -39,30 +39,49 @@ _OF_RUNS: tuple[tuple[str, str, Callable[[RunStatus], float | None]], ...] = (
 
 
 def exposition(
-    snapshots: Iterable[Snapshot], days: Iterable[StudyDays], nodes: PoolNodes, accept: str
+    snapshots: Iterable[Snapshot],
+    days: Iterable[StudyDays],
+    nodes: PoolNodes,
+    accept: str,
+    unreadable: Iterable[tuple[str, str]] = (),
 ) -> tuple[bytes, str]:
     """Return the metrics as text, and the content type of the text.
 
     `snapshots` has one snapshot per study. `accept` is the request's header Accept, which chooses
-    the format.
+    the format. `unreadable` has the studies of which something can't be read, and what it is.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Metrics(list(snapshots), list(days), nodes))
+    registry.register(_Metrics(list(snapshots), list(days), nodes, list(unreadable)))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
 class _Metrics(Collector):
-    def __init__(self, snapshots: list[Snapshot], days: list[StudyDays], nodes: PoolNodes) -> None:
+    def __init__(
+        self,
+        snapshots: list[Snapshot],
+        days: list[StudyDays],
+        nodes: PoolNodes,
+        unreadable: list[tuple[str, str]],
+    ) -> None:
         self._snapshots, self._days, self._nodes = snapshots, days, nodes
+        self._unreadable = [*unreadable, *((one.study, "study") for one in days if one.lacks_study)]
 
     def collect(self) -> Iterator[Metric]:
+        yield self._missing()
         yield from self._run_metrics()
         yield from self._region_metrics()
         yield from self._day_metrics()
         yield self._ages()
         yield self._approvals()
         yield from self._node_metrics()
+
+    def _missing(self) -> Metric:
+        text = "1 if the study's newest run, its days or its file can't be read."
+        gauge = _gauge("unreadable", text, "what")
+        for study, what in self._unreadable:
+            gauge.add_metric([study, what], 1)
+        return gauge
 
     def _run_metrics(self) -> Iterator[Metric]:
         state = _gauge("run_state", "1 for the present state of the study's newest run.", "state")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,24 +63,19 @@ class Runs:
                 return KnownRun(key, open_run(run.folder))
         raise InputError(f"this page has no run {key!r}; choose one from the list of runs")
 
-    def newest_of_each(self) -> list[KnownRun]:
-        """Return the newest run of each study, or the only run that is shown.
+    def newest_of_each(self) -> dict[str, Path]:
+        """Return the folder of each study's newest run, or of the only run that is shown.
 
-        A submitted run counts as newer than any run that is only planned. Runs that can't be opened
-        are left out.
+        A submitted run counts as newer than any run that is only planned.
         """
         if self._only:
-            return [self._only]
+            return {self._only.folder.root.parent.name: self._only.folder.root}
         found: dict[str, FoundRun] = {}
         for run in runs_here():
             known = found.setdefault(run.study, run)
             if run.submitted and not known.submitted:
                 found[run.study] = run
-        runs = []
-        for run in found.values():
-            with suppress(InputError):  # a moved run, for example, must not hide the others
-                runs.append(KnownRun(run_key(run), open_run(run.folder)))
-        return runs
+        return {study: run.folder for study, run in found.items()}
 
     def daily_folders(self) -> list[DailyFolder]:
         """Return the folder of each shown study, even if the study has no daily runs."""
