@@ -514,7 +514,7 @@ def test_every_field_of_the_json_is_documented() -> None:
     npps = replace(SMALL, variant="npp", microseconds=6.0)
     found = results(COPY, SMALL, npps, replace(npps, skipped="not installed"))
     text = (Path(bench.__file__).parents[1] / "BENCHMARKS.md").read_text(encoding="utf-8")
-    (section,) = re.findall(r"^## `--json`$(.*?)^## ", text, re.DOTALL | re.MULTILINE)
+    (section,) = re.findall(r"^### `--json`$(.*?)^## ", text, re.DOTALL | re.MULTILINE)
     first_columns = "\n".join(re.findall(r"^\| (.*?) \|", section, re.MULTILINE))
     fields = set(re.findall(r"[a-z0-9_]{2,}", first_columns)) - {"field"}
     assert fields == names(found.as_json())
