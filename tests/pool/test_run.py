@@ -48,9 +48,9 @@ def test_by_hand_condor_submit_dag_is_enough(make_run: MakeRun, tmp_path: Path) 
 def test_stop_says_that_it_waits_for_the_runs_jobs(
     make_run: MakeRun, wait_for: Callable[..., None]
 ) -> None:
-    run = make_run(regions=["A", "B"])
+    run = make_run({"steps": 400, "seconds": 0.25}, regions=["A", "B"])
     run.submit()
-    wait_for(lambda: any(trial.state == "complete" for trial in run.trials()))
+    wait_for(lambda: any(trial.state == "running" for trial in run.trials()))
     done = CliRunner().invoke(main, ["stop", str(run.folder)])
     assert done.stdout.splitlines()[0] == "stopped"
     *waits, last = done.stderr.splitlines()
