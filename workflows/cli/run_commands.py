@@ -85,6 +85,7 @@ def submit(run: str | None, anyway: bool) -> None:
 @json_option
 def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
     """Show the state of RUN (default: the newest in ./runs)."""
+    from trialfleet.workflows.rules.states import RunState
     from trialfleet.workflows.views.terminal.status_view import run_view
 
     opened = find_named_run(run)
@@ -97,7 +98,8 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
             show(run_view(current))
             for line in _left_out(opened.folder):
                 say(line)
-    sys.exit(0 if current.is_well else 1)
+    is_good = current.state is RunState.DONE if keep_watching else current.is_well
+    sys.exit(0 if is_good else 1)
 
 
 def _left_out(folder: Path) -> list[str]:
