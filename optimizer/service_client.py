@@ -40,7 +40,7 @@ LOG = "service.log"
 TROUBLE = "service.trouble.json"  # why the service does not answer; absent while it answers
 POLL_SECONDS = 0.02
 START_SECONDS = 120.0  # until a started service listens, its imports included
-NOTE_SECONDS = 60.0  # until a note in the run's folder says that the service hasn't started
+SLOW_START_SECONDS = 60.0  # until a note in the run's folder says that it hasn't started
 RESTART_SECONDS = 1.0  # before another start, if the last service ended without listening
 FAILED_STARTS = 3
 REPLY_SECONDS = 600.0
@@ -240,7 +240,7 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
     import time
 
     begin = time.monotonic()
-    deadline, next_note = begin + START_SECONDS, begin + NOTE_SECONDS
+    deadline, next_note = begin + START_SECONDS, begin + SLOW_START_SECONDS
     next_start, failed, service = 0.0, 0, None
     while time.monotonic() < deadline:
         if time.monotonic() >= next_note:

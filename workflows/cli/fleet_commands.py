@@ -129,7 +129,8 @@ def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait until every node accepts trials or is sick. Exit with 1 if one accepts none.",
+    help="Wait until each node accepts trials, is sick or late, or has ended. Exit with 1 if one"
+    " accepts none.",
 )
 def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) -> None:
     """Create or update the fleet and start its nodes. You can repeat this command."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def notify() -> None:
-    """Test and list alerts."""
+    """Test, list and send alerts."""
 
 
 @notify.command()

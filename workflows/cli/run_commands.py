@@ -73,7 +73,7 @@ def runs(show_all: bool, as_json: bool) -> None:
 @run_argument
 @anyway_option
 def submit(run: str | None, anyway: bool) -> None:
-    """Submit a planned RUN to HTCondor."""
+    """Submit a planned RUN (default: the newest) to HTCondor."""
     planned = find_named_run(run, planned=True)
     say(f"submitted as job {submit_run(planned, partial(planned.submit, anyway=anyway))}")
     say(f"next: trialfleet status {shell_quoted(planned.folder)} --watch")
@@ -84,7 +84,8 @@ def submit(run: str | None, anyway: bool) -> None:
 @click.option("--watch", "keep_watching", is_flag=True, help="Watch until the run has ended.")
 @json_option
 def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
-    """Show the state of RUN (default: the newest in ./runs)."""
+    """Show the state of RUN (default: the newest submitted run in ./runs)."""
+    from trialfleet.workflows.rules.states import RunState
     from trialfleet.workflows.views.terminal.status_view import run_view
 
     opened = find_named_run(run)
@@ -97,7 +98,8 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
             show(run_view(current))
             for line in _left_out(opened.folder):
                 say(line)
-    sys.exit(0 if current.is_well else 1)
+    is_good = current.state is RunState.DONE if keep_watching else current.is_well
+    sys.exit(0 if is_good else 1)
 
 
 def _left_out(folder: Path) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError, PoolError, join_names
 from trialfleet.optimizer.region_types import Failed
@@ -44,6 +45,15 @@ def test_a_studys_folder_is_not_taken_for_a_run(tmp_path: Path, command: str) ->
         f"error: '{tmp_path}' is not a run's folder ({study} is a study, not a run); "
         "make one with: trialfleet plan STUDY, or list runs with: trialfleet runs\n"
     )
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_watch_of_a_run_that_does_not_end_as_done_exits_with_1(
+    make_run: MakeRun, more: list[str]
+) -> None:
+    run = make_run()  # planned only, so that nothing happens
+    assert result_of("status", run.folder, *more).exit_code == 0
+    assert result_of("status", run.folder, "--watch", *more).exit_code == 1
 
 
 @pytest.mark.parametrize("text", ["run: 1\n", "a: [", "", "- a\n", "run: a\nfolder: b\n"])

@@ -103,3 +103,11 @@ def test_folders_are_small() -> None:
     folders = {path.parent for top in TOP for path in (ROOT / top).rglob("__init__.py")}
     sizes = {str(each.relative_to(ROOT)): len(list(each.glob("[!_]*.py"))) for each in folders}
     assert not {folder: size for folder, size in sizes.items() if size > MOST}
+
+
+@pytest.mark.slow
+def test_no_module_gives_a_constant_two_values() -> None:
+    for path in modules().values():
+        values = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
+        names = [name.id for node in values for name in node.targets if isinstance(name, ast.Name)]
+        assert len(names) == len(set(names)), path

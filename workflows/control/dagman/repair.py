@@ -25,7 +25,7 @@ from trialfleet.files import closed_to_others, lock_file, write_json
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.htcondor_installation import Progress, say_nothing
 from trialfleet.infra.pool.processes import run_captured
-from trialfleet.optimizer.service_client import NOTE_SECONDS
+from trialfleet.optimizer.service_client import SLOW_START_SECONDS
 from trialfleet.render import classad_string
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.files import STOP_REASON, ended_by_error, ended_by_node
@@ -43,7 +43,7 @@ from trialfleet.workflows.status.run_faults import (
 REMOVAL_SECONDS = 120.0  # until jobs have left the queue; a trial may save for 60 s
 ENDING_SECONDS = 20.0  # until a DAGMan's process has ended after its job
 # Until a service must answer: longer than until the client notes that the service hasn't started.
-START_SECONDS = NOTE_SECONDS + 5.0
+START_SECONDS = SLOW_START_SECONDS + 5.0
 KEPT_REPAIRS = 100  # only the newest repairs are kept in the run's folder
 
 
