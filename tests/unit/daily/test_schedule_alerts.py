@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from trialfleet.workflows.control.daily import schedule
 from trialfleet.workflows.control.daily.schedule import install, watch_held_job
 from trialfleet.workflows.control.daily.systemd_timer import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Attempt, Journal
 
 
 def test_a_second_program_for_the_same_schedule_ends_at_once(tmp_path: Path) -> None:
@@ -37,9 +39,16 @@ def test_install_says_that_the_timer_begins_the_due_day(
         monkeypatch.setattr(Units, name, lambda *_: True)
     monkeypatch.setattr(schedule, "is_lingering", lambda: True)
     install(file, said.append)
+    folder = DailyFolder.for_study("demo")
+    journal = Journal(folder.journal)  # as `daily status` makes it before the first day
+    install(file, said.append)
     about_due = [line for line in said if "is due, so the timer begins it within an hour" in line]
-    assert len(about_due) == (missed == "latest")
+    assert len(about_due) == 2 * (missed == "latest")
     said.clear()
-    DailyFolder.for_study("demo").journal.touch()
+    now = datetime.now(UTC)
+    for day in (now.date(), now.date() - timedelta(days=1)):  # one of them is due
+        journal.begin(
+            Attempt(date=day, attempt=1, run="r1", regions=("A",), started=now, deadline=None)
+        )
     install(file, said.append)
     assert len(said) == 2

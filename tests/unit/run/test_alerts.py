@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterable
@@ -16,6 +17,8 @@ import pytest
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import programs
 from trialfleet.files import write_json
+from trialfleet.infra.fleet.htcondor import demand
+from trialfleet.infra.pool.machines import parse_machines
 from trialfleet.workflows.control.dagman import alert_and_export_processes
 from trialfleet.workflows.control.daily.day_alerts import digest_table, tell_days
 from trialfleet.workflows.control.daily.day_loop import Days
@@ -37,7 +40,7 @@ from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.lost_work import WorkTime
 from trialfleet.workflows.status.status_types import RunStatus
-from trialfleet.workflows.study.loading import load_published, load_study
+from trialfleet.workflows.study.loading import load_fleet, load_published, load_study
 from trialfleet.workflows.study.notify import Channel
 
 NOTIFY = "notify: [{command: 'true'}]\n"
@@ -49,7 +52,7 @@ class Scene:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
         (folder / "go.sh").write_text("exit 0\n")
-        study = load_study(write(folder, MINIMAL + NOTIFY + more))
+        study = write(folder, MINIMAL + NOTIFY + more)
         self.folder = RunFolder(plan(study, run="r1", out=folder / "r1").folder)
         self.clock = 0.0
         monkeypatch.setattr(time, "monotonic", lambda: self.clock)
@@ -166,6 +169,25 @@ def test_budgets_in_usd_are_reported_by_region_and_run(
     used_up = "budget.usd_per_run of 8 USD is used up: 6.4 USD are spent"
     scene.set(regions=(replace(first, usd=3.2, spent=used_up), replace(second, usd=3.2)))
     assert scene.kinds() == ["budget-spent"]
+
+
+def test_a_node_with_sick_gpus_is_reported_with_a_command_that_finds_its_fleet(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = "fleet: {aws_regions: [eu-west-1], instance_types: [g5.xlarge]}\n"
+    scene = Scene(work, monkeypatch, fleet)
+    ad = {
+        "Name": "slot1@n1",
+        "TrialfleetInstance": "i-01",
+        "TrialfleetInstanceType": "g5.xlarge",
+        "TrialfleetGpuHealthy": False,
+        "TrialfleetGpuReason": "Xid 79 in the kernel's log",
+    }
+    monkeypatch.setattr(demand, "fleet_machines", lambda _: parse_machines([ad]))
+    [event] = scene.events.poll()
+    assert (event.kind, event.data["instance"]) == ("sick-gpu", "i-01")
+    file = shlex.split(event.text.partition("trialfleet fleet status ")[2])
+    assert [load_fleet(Path(word)).full_name for word in file] == ["demo"]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from trialfleet.workflows.control.daily.systemd_timer import Units, is_lingering
 from trialfleet.workflows.control.notify.delivery import LOOK_SECONDS, deliver_all
 from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Journal
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.formatting import in_one_line
 from trialfleet.workflows.study.loading import load_whole
@@ -42,6 +43,7 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
     Raises:
         InputError: the study can't be used, or only root may install this schedule.
         PoolError: systemd or HTCondor refuses the schedule.
+        TrialfleetError: the journal can't be used.
     """
     study, daily = daily_study(file)
     folder = DailyFolder.for_study(study.name)
@@ -66,8 +68,10 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
         after_a_reboot = f": after a reboot, {start_command()}" if is_embedded else ""
         say(f"the job starts it only while HTCondor is up{after_a_reboot}")
     now = datetime.now(UTC)
-    if daily.missed != "none" and not folder.journal.exists():
-        say(f"the day {daily.due_day(now)} is due, so the timer begins it within an hour")
+    due = daily.due_day(now)
+    has_begun = folder.journal.exists() and Journal(folder.journal).attempts(due)
+    if daily.missed != "none" and not has_begun:
+        say(f"the day {due} is due, so the timer begins it within an hour")
     say(f"next day begins {next_start_text(daily, now)}")
 
 

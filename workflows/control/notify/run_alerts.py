@@ -187,7 +187,7 @@ class RunEvents:
                 "sick-gpu",
                 f"{node.instance} ({node.gpu or 'no GPU'}) gets no GPU trials: {node.reason}",
                 "The node costs money until it is terminated. "
-                f"More: trialfleet fleet status {fleet.full_name}",
+                f"More: trialfleet fleet status {self._frozen.study_file}",
                 key=node.instance,
                 data={"instance": node.instance, "gpu": node.gpu, "reason": node.reason},
             )
