@@ -213,7 +213,7 @@ class Trial:
         self.rank, self.world, self.rendezvous = _ranks()
         self.generation = int(os.environ.get("TRIALFLEET_GENERATION", "1"))
         self.accelerator: str = description.get("accelerator", "cpu")
-        self.gpus: int = description.get("gpus", 1)
+        self.gpus: int = description.get("gpus", int(self.accelerator == "gpu"))
         self.gpu_share: float = description.get("gpu_share", 1.0)
         self.metric: str | None = objective.get("metric")
         self.direction: str = objective.get("direction", "minimize")

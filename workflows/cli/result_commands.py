@@ -227,8 +227,8 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
 
     MODEL is a region's name or STUDY/REGION for the region's current model, RUN/REGION for the
     model of that run, or a model's folder. The output is CSV: the rows with one more column, the
-    prediction. The prediction is empty if a row can't be predicted. If ROWS is -, CSV is read from
-    standard input.
+    prediction. If a row can't be predicted, the command prints only an error. If ROWS is -, CSV is
+    read from standard input.
     """
     from trialfleet.workflows.control.models.prediction_file import UnknownCategories, predict_file
     from trialfleet.workflows.facts.models.folders import display_name, read_provenance

@@ -89,10 +89,15 @@ def test_a_trainer_gets_all_settings_of_trial_json(sandbox: Path) -> None:
 def test_an_empty_object_is_a_valid_trial_json(sandbox: Path) -> None:
     (sandbox / "trial.json").write_text("{}")
     t = trial.start()
-    assert (t.gpus, t.gpu_share) == (1, 1.0)
+    assert (t.accelerator, t.gpus, t.gpu_share) == ("cpu", 0, 1.0)
     with pytest.raises(SystemExit):
         t.complete(anything=1)
     assert result(sandbox)["metrics"] == {"anything": 1.0}
+
+
+def test_a_trial_json_written_by_hand_may_ask_for_a_gpu(sandbox: Path) -> None:
+    (sandbox / "trial.json").write_text('{"accelerator": "gpu"}')
+    assert trial.start().gpus == 1
 
 
 def test_a_full_training_creates_a_folder_for_its_model(sandbox: Path) -> None:

@@ -128,9 +128,8 @@ def test_a_gang_trains_one_trial_after_another_and_then_the_best_in_full(gang: G
         gang.ends(loss)
     records = gang.run.trials()
     assert [record.value for record in records] == [0.5, 0.3, 0.4]
-    assert [(r.ranks, r.generations, r.attempts, r.memory_mb) for r in records] == [
-        (2, number, 1, 20.0) for number in (1, 2, 3)
-    ]
+    found = [(r.ranks, r.generations, r.attempts, r.memory_mb) for r in records]
+    assert found == 3 * [(2, 1, 1, 20.0)], "each trial counts its own generations"
     assert records[0].cpu_seconds == 3.0, "that of all ranks"
     assert (gang.roster.state, gang.roster.trial) == (RUN, "best")
     gang.ends(0.3)

@@ -11,7 +11,11 @@ import pytest
 
 from tests.unit.run.test_job_log import SUBMITTED, TERMINATED, executing, of
 from trialfleet.optimizer.region_types import Complete
-from trialfleet.workflows.facts.jobs.gang_records import gang_progress, ranks_and_generation
+from trialfleet.workflows.facts.jobs.gang_records import (
+    count_generations,
+    gang_progress,
+    ranks_and_generation,
+)
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
@@ -68,6 +72,16 @@ def test_without_a_recorded_end_the_first_job_that_failed_counts(place: TrialFol
     assert settle_attempt(place, JOB_REMOVED) == 127
     place.log.write_text(submitted + of(1, submitted))
     assert settle_attempt(place, JOB_REMOVED) == JOB_REMOVED
+
+
+def test_only_a_trials_own_generations_count(place: TrialFolder) -> None:
+    assert count_generations(place) is None
+    write_roster(place, state=RUN, first=2)
+    assert count_generations(place) == 2
+    write_roster(place, state=FORM, first=2)
+    assert count_generations(place) == 1, "the ranks of the next one don't train yet"
+    write_roster(place, state=RUN, trial="another")
+    assert count_generations(place) is None
 
 
 def test_the_state_of_a_gang_is_shown(place: TrialFolder) -> None:

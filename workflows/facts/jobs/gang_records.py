@@ -9,7 +9,7 @@ from trialfleet import untrusted_files
 from trialfleet.errors import join_names
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.cleaning import clean
-from trialfleet.workflows.facts.jobs.gang_roster import DONE, RUN, Roster
+from trialfleet.workflows.facts.jobs.gang_roster import DONE, FORM, RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 _MOST_ROSTER = 1 << 20  # bytes; the roster of a hundred ranks is a hundredth of this
@@ -87,8 +87,23 @@ def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
     generation forms, "ranks" is 0. The result is empty if the roster is about another trial or
     can't be read.
     """
-    roster = read_roster(place)
-    if roster is None or roster.trial != place.root.name:
+    if (roster := _roster_of_trial(place)) is None:
         return {}
     trains = roster.state == RUN or roster.code is not None
     return {"ranks": len(roster.members) if trains else 0, "generation": roster.generation}
+
+
+def count_generations(place: TrialFolder) -> int | None:
+    """Return in how many generations ranks (gang members) trained a trial.
+
+    The numbers of a gang's generations go on from trial to trial, so this is less than the number
+    of the last one. The result is None if the roster is about another trial or can't be read.
+    """
+    if (roster := _roster_of_trial(place)) is None:
+        return None
+    return roster.generation - roster.first + (roster.state != FORM)
+
+
+def _roster_of_trial(place: TrialFolder) -> Roster | None:
+    roster = read_roster(place)
+    return roster if roster and roster.trial == place.root.name else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from trialfleet import untrusted_files
 from trialfleet.optimizer.region_types import TrialExecution
-from trialfleet.workflows.facts.jobs.gang_records import ranks_and_generation
+from trialfleet.workflows.facts.jobs.gang_records import count_generations, ranks_and_generation
 from trialfleet.workflows.facts.jobs.job_log import read_job, read_stays
 from trialfleet.workflows.facts.jobs.progress import read_reports
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -43,6 +43,6 @@ def _job_data(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, An
     stays = read_stays(place, study.usd_per_hour, failed=failed)
     if job is None:
         return {}
-    own = ranks_and_generation(place)
-    job = replace(job, ranks=own.get("ranks"), generations=own.get("generation"))
+    ranks = ranks_and_generation(place).get("ranks")
+    job = replace(job, ranks=ranks, generations=count_generations(place))
     return {**asdict(job), "stays": [asdict(stay) for stay in stays]}
