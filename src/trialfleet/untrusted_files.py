@@ -120,15 +120,17 @@ def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
     return checked_record(path, lambda: read_bytes(path, MOST_NOTES), keys, shape)
 
 
-def tail(path: Path, max_bytes: int) -> tuple[bytes, int]:
-    """Return the last `max_bytes` bytes of a file, and the number of bytes before them.
+def tail(path: Path, max_bytes: int, head: bytes = b"") -> tuple[bytes, int]:
+    """Return the last `max_bytes` bytes after `head`, and the number of bytes between.
 
-    If the file can't be read, the result is b"" and 0.
+    If the file can't be read or does not begin with `head`, the result is b"" and 0.
     """
     try:
         with open_regular(path) as file:
-            begin = max(0, os.fstat(file.fileno()).st_size - max_bytes)
-            file.seek(begin)
+            if file.read(len(head)) != head:
+                return b"", 0
+            begin = max(0, os.fstat(file.fileno()).st_size - len(head) - max_bytes)
+            file.seek(len(head) + begin)
             return file.read(max_bytes), begin
     except OSError:
         return b"", 0

@@ -47,6 +47,9 @@ def _section(context: click.Context) -> str:
         parts.insert(1, f"```text\n{usage}\n```")
     if rows := [_row(option, context) for option in options(command)]:
         parts.append(table(["Option", "Meaning"], rows))
+    if command.epilog:
+        epilog = inspect.cleandoc(command.epilog.replace("\b\n", ""))
+        parts.append(f"```text\n{epilog}\n```")
     return "\n\n".join(parts)
 
 

@@ -377,5 +377,5 @@ def test_why_and_status_name_a_negotiator_that_is_off(
 
 def test_an_unknown_name_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
-    with pytest.raises(InputError, match="is not a region, node, job or instance"):
+    with pytest.raises(InputError, match="is not a run, region, node, job or instance"):
         explain("nowhere")

@@ -249,6 +249,28 @@ def test_the_live_view_shows_trials_of_a_lane_and_their_pages(views: Views) -> N
     assert trial_page(snapshot, "A", "../A.l1") is None
 
 
+def test_a_trials_page_shows_what_it_has_printed_so_far(views: Views) -> None:
+    snapshot, node = LiveRun(views.folder, NodeReader()).read(), "A.l1.t01"
+    place = views.files.node_folder(node)
+    place.root.mkdir(exist_ok=True)
+    place.out.write_text("of an earlier attempt\n")
+    place.printed_out.parent.mkdir(exist_ok=True)
+
+    def outputs() -> dict[str, str]:
+        page = trial_page(snapshot, "A", node)
+        assert page
+        return {title: text for title, text, _ in page.logs if title.startswith("Standard")}
+
+    before = {"Standard output": "of an earlier attempt\n"}
+    assert outputs() == before
+    place.printed_out.write_text("A.l1.t00\nepoch 1\n")
+    assert outputs() == before
+    place.printed_out.write_text(f"{node}\nepoch 1\n")
+    assert outputs() == {"Standard output so far": "epoch 1\n"}
+    place.ended.write_text("{}")
+    assert outputs() == before
+
+
 def test_the_live_view_watches_the_reports_of_running_trials(views: Views) -> None:
     live = LiveRun(views.folder, NodeReader())
     run = live.read().run

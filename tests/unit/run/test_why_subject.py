@@ -109,7 +109,7 @@ def test_a_name_without_any_run_is_refused_with_advice(
     done = CliRunner().invoke(main, ["logs", "nosuch"])
     assert done.exit_code == 2
     assert done.stderr == (
-        "error: 'nosuch' is not a region, node, job or instance; "
+        "error: 'nosuch' is not a run, region, node, job or instance; "
         f"there are no runs in {str(work / 'runs')!r}: make one with: trialfleet plan STUDY, "
         "or name a run's folder with --run\n"
     )

@@ -93,7 +93,7 @@ class TrialFolder:
     given = path_property(nodes.GIVEN_PACKAGE, parent="words")
     ended = path_property(nodes.ENDED)  # how the trial ended; absent until its package came
     reports = path_property(nodes.REPORTS, parent="words")  # `progress` of the running trial
-    # The running trial's output, after a line with its name; at first the previous trial's output.
+    # The running trial's output, after `printed_head`; at first the previous trial's output.
     printed_out = path_property(nodes.PRINTED["out"], parent="words")
     printed_err = path_property(nodes.PRINTED["err"], parent="words")
     stop = path_property(nodes.STOP, parent="words")  # the order to stop early; empty before
@@ -107,6 +107,11 @@ class TrialFolder:
     # The place of a gang's checkpoints in S3; exists if the study stores them there. The keeper
     # signs and deletes what this file names. So it is outside of `words`, where jobs can write.
     gang_store = path_property("gang-store.json", parent="node_root")
+
+    @property
+    def printed_head(self) -> bytes:
+        """The first line of `printed_out` and `printed_err` while this trial runs."""
+        return f"{self.root.name}\n".encode()
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
         """Return the log of the job's agent, or one log for each of the `jobs` jobs of a gang."""

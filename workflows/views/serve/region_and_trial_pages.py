@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -224,13 +225,20 @@ def _read_params(place: TrialFolder) -> dict[str, Any]:
 
 
 def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
-    for title, file in (
-        ("Standard error", place.err),
-        ("Standard output", place.out),
-        ("Output of the job's agent", place.agent_log),
-        ("HTCondor's log of the job", place.log),
+    live = (
+        ("Standard error so far", place.printed_err, place.printed_head),
+        ("Standard output so far", place.printed_out, place.printed_head),
+    )
+    kept = (("Standard error", place.err, b""), ("Standard output", place.out, b""))
+    runs = not os.path.lexists(place.ended) and any(
+        untrusted_files.tail(file, 1, head)[0] for _, file, head in live
+    )
+    for title, file, head in (
+        *(live if runs else kept),
+        ("Output of the job's agent", place.agent_log, b""),
+        ("HTCondor's log of the job", place.log, b""),
     ):
-        text, left_out = untrusted_files.tail(file, _LOG_BYTES)
+        text, left_out = untrusted_files.tail(file, _LOG_BYTES, head)
         if text:
             more = f"{left_out:,} earlier bytes are in {file}" if left_out else ""
             yield title, text.decode(errors="replace"), more

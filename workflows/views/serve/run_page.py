@@ -38,7 +38,7 @@ class Tile:
     """A region's tile on the run's page.
 
     Attributes:
-        stage: the region's state, or `rolled back` if the run's model was rolled back.
+        stage: the region's state.
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
         shares: three percentages of the region's maximum number of trials: completed or stopped

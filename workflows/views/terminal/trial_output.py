@@ -86,10 +86,9 @@ class TrialOutput:
         self, place: TrialFolder, lines: int, state: Callable[[], TrialState | None], *says: Say
     ) -> None:
         self._place, self._state = place, state
-        head = f"{place.root.name}\n".encode()
         files = (place.printed_out, place.out), (place.printed_err, place.err)
         self._streams: Sequence[_Stream] = [
-            _Stream(live, kept, head, lines, say)
+            _Stream(live, kept, place.printed_head, lines, say)
             for (live, kept), say in zip(files, says, strict=True)
         ]
 

@@ -265,7 +265,7 @@ def _unknown_subject_text(word: str, run: str | None) -> str:
         run, word = before, name
     if run is None and not runs_here():
         return (
-            f"{word!r} is not a region, node, job or instance; there are no runs in "
+            f"{word!r} is not a run, region, node, job or instance; there are no runs in "
             f"{str(RUNS.absolute())!r}: make one with: trialfleet plan STUDY, or name a run's "
             "folder with --run"
         )
