@@ -132,9 +132,9 @@ _run_option = click.option(
 def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> None:
     """Explain why a run, region, trial or node is not progressing, and how to fix it.
 
-    The argument is a run, a region (A, STUDY/A or RUN/A), a trial (A.l1.t01), another DAG node of a
-    region (A.best), an HTCondor job (12.0), or an EC2 instance (i-0123456789abcdef0). The default is
-    the newest run.
+    The argument is a run, a region (A, STUDY/A or RUN/A), a trial (A.l1.t01), another DAG node of
+    a region (A.best), an HTCondor job (12.0), or an EC2 instance (i-0123456789abcdef0). The default
+    is the newest run.
     """
     from trialfleet.infra.pool.connection import tools_hint
     from trialfleet.workflows.views.why.explain import explain
