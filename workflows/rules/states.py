@@ -68,6 +68,11 @@ class Stage(StrEnum):
         return self.is_good or self in {Stage.FAILED, Stage.STOPPED}
 
     @property
+    def needs_help(self) -> bool:
+        """True if the region does not get on without a person."""
+        return self in {Stage.FAILED, Stage.HELD, Stage.LOST}
+
+    @property
     def has_model(self) -> bool:
         """True if the region's model is in the publish folder, current or not."""
         return self in {Stage.PUBLISHED, Stage.KEPT}

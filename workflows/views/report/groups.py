@@ -16,7 +16,6 @@ TITLES = {
     "failed": ("Failed or stopped", "bad"),
     "empty": ("No result", ""),
 }
-BROKEN = {Stage.FAILED, Stage.STOPPED, Stage.LOST, Stage.HELD}
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def group_regions(report: Report) -> list[Group]:
 
 def find_group(region: RegionReport) -> str:
     """Return the key of a region's group in `TITLES`."""
-    if region.stage in BROKEN:
+    if region.stage.needs_help or region.stage is Stage.STOPPED:
         return "failed"
     if region.stage == Stage.KEPT:
         return "kept"

@@ -236,7 +236,7 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
             (region.stage, region.failure),
         )
         for region in status.regions
-        if region.stage in {Stage.FAILED, Stage.HELD, Stage.LOST}
+        if region.stage.needs_help
     ]
     found += [
         _explain_concern(

@@ -53,7 +53,6 @@ _COLORS: dict[str, str] = {
     Stage.KEPT: "yellow",
     Stage.TUNED: "green",
 }
-_UNWELL = {Stage.FAILED, Stage.HELD, Stage.LOST, Stage.UNKNOWN}
 _SHOWN_REGIONS, _SHOWN_REPAIRS, _SHOWN_STEPS, _SHOWN_NAMES = 45, 3, 4, 3
 _FIX = "next: fix the causes above"
 _LINE = 110  # characters of a reason in a line, with the region's name
@@ -136,7 +135,11 @@ def _region_names(names: list[str], total: int) -> str:
 
 
 def _ask_why(status: RunStatus) -> list[str]:
-    unwell = [region.name for region in status.regions if region.stage in _UNWELL]
+    unwell = [
+        region.name
+        for region in status.regions
+        if region.stage.needs_help or region.stage is Stage.UNKNOWN
+    ]
     troubled = {trouble.region for trouble in status.job_troubles}
     unwell += [region.name for region in status.regions if region.slug in troubled]
     if not (unwell or status.troubles or status.held):
