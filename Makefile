@@ -1,7 +1,7 @@
 # make install makes .venv with trialfleet in it: used by all other targets
 # make demo    runs the flights example on an HTCondor pool on this machine; the second time it shows the result
 #              DEMO=another   a new run of it
-# make test    runs the tests, with a real pool: a quarter of an hour on two cores
+# make test    runs the tests, with a real pool: half an hour on two cores
 # make test-all    also every kill of each crash matrix, every machine of the lab, every compiler
 # make check   format, lint, types, fast tests: must pass at every commit
 # make fuzz    new examples for the properties, and generated studies and command lines: MINUTES=60

@@ -69,7 +69,7 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
 def _read(path: Path, largest: int | None) -> str:
     try:
         if kind := untrusted_files.KINDS.get(stat.S_IFMT(path.stat().st_mode)):
-            raise InputError(f"{path} is {kind}; name a regular file")
+            raise InputError(f"{path} is {kind}; name a regular file{_studies_here()}")
         with path.open("rb") as file:
             content = file.read(-1 if largest is None else largest + 1)
         if largest is not None and len(content) > largest:

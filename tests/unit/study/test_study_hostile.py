@@ -46,6 +46,18 @@ def test_a_study_of_too_many_brackets_is_refused(folder: Path, value: str) -> No
     assert "32 levels deep" in message
 
 
+def test_a_folder_named_instead_of_a_study_is_refused_with_the_studies_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "first").mkdir()
+    (folder / "first" / "study.yaml").write_text(MINIMAL)
+    with pytest.raises(InputError) as caught:
+        load_study(Path("first"))
+    said = "first is a folder; name a regular file; studies here: first/study.yaml"
+    assert str(caught.value) == said
+
+
 def test_a_study_that_is_no_regular_file_is_refused_unopened(folder: Path) -> None:
     os.mkfifo(folder / "fifo")
     for place, kind in [(folder / "fifo", "a pipe"), (Path("/dev/zero"), "a device")]:
