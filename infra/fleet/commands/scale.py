@@ -31,7 +31,7 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
     """
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)
-    history = cost_record.known_history(aws, fleet)
+    history = cost_record.known_history(aws, fleet, progress)
     found = choice.candidates(aws, fleet, progress)
     candidates = choice.rank_candidates(found, fleet, history)
     return fleet_up.up(aws, fleet, given, candidates, count, run, progress)
