@@ -280,7 +280,7 @@ def test_reap_terminates_expired_nodes_unless_it_is_a_dry_run(cloud: Account) ->
         (["plan", "nothing.yaml"], 2, "nothing.yaml: the file does not exist"),
         (["scale", "9"], 2, "the fleet may have 0 to 2 nodes (nodes.max), not 9"),
         (["scale", "many"], 2, "many"),
-        (["up"], 2, "set `manager:`"),
+        (["up"], 2, "or the instance's metadata service does not answer: set `manager:`"),
         (["bake"], 2, "set `manager:`"),
         (["bake", "--architecture", "arm64"], 2, "--architecture requires --format image-builder"),
         (["reap"], 2, "--aws-region"),
