@@ -33,8 +33,10 @@ class DailyFolder:
     start = path_property("daily.start")
     study = path_property("daily.study")  # the path of the study's file in the last daily run
     alerts = path_property("daily.alerts")  # the outbox of the days' events
-    # The program that sends the waiting events: `trialfleet notify send`.
+    # The program that sends the waiting events, `trialfleet notify send`, and its output in
+    # HTCondor's job.
     send = path_property("daily.send")
+    send_log = path_property("daily.send.log")
 
     @property
     def study_as_typed(self) -> str:
