@@ -542,8 +542,11 @@ def _take_up(order: dict[str, str]) -> None:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        print(f"The checkpoint can't be read: {error}", file=sys.stderr)
         return None
 
 

@@ -7,6 +7,7 @@ authentication method FS.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
@@ -26,6 +27,8 @@ PROC = Path("/proc")
 STATUS = ("condor_status", "-json")
 LOOKED_AT = ("Name", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK)
 
+log = logging.getLogger(__name__)
+
 
 class Condor:
     """This machine's HTCondor.
@@ -36,6 +39,7 @@ class Condor:
 
     def __init__(self) -> None:
         self._history_read = 0
+        self._history_problem = ""
         self._failures: tuple[Failure, ...] = ()
         self._bandwidths: dict[str, tuple[float, ...]] = {}
         self._values: dict[str, str] = {}
@@ -109,7 +113,8 @@ class Condor:
     def failures(self) -> tuple[Failure, ...]:
         """Return the latest jobs that failed here.
 
-        If the startd's history can't be read, return the result of the previous call.
+        If the startd's history can't be read, return the result of the previous call. The log then
+        has the reason, once.
         """
         try:
             written = Path(self._value("STARTD_HISTORY")).stat().st_mtime_ns
@@ -117,8 +122,14 @@ class Condor:
                 limit = ["-limit", str(HISTORY_LENGTH), "-attributes", ",".join(ATTRIBUTES)]
                 ads = query(["condor_history", "-startd", "-json", *limit])
                 self._failures, self._history_read = failures(ads), written
-        except (StepError, OSError):
-            pass  # no job has ended yet, or HTCondor isn't installed yet
+            problem = ""
+        except FileNotFoundError:  # no job has ended yet
+            problem = ""
+        except (StepError, OSError) as error:
+            problem = f"it can't be read which jobs failed here, so failures don't count: {error}"
+        if problem and problem != self._history_problem:
+            log.warning("%s", problem)
+        self._history_problem = problem
         return self._failures
 
     def starter_lives(self) -> bool:

@@ -76,6 +76,7 @@ def test_an_unreachable_channel_gets_its_alerts_when_it_is_back(
     wait_for(lambda: not Outbox(folder.alerts).waiting_deliveries(), 60)
     assert heard.read_text().count('"event"') == 3
     wait_for(lambda: not schedd.query(ours, ["ClusterId"]), 60)
+    assert "3 sent or abandoned, 0 left" in folder.send_log.read_text()
 
 
 def test_a_day_that_has_ended_does_not_wait_for_its_alerts(here: Path) -> None:

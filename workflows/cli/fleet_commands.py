@@ -196,13 +196,17 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
     """Scale the fleet to NODES nodes.
 
     Surplus nodes are drained and then terminated, idle nodes before busy ones. A running autoscaler
-    may change the number again.
+    may change the number again. The exit code is 1 if AWS gives too few nodes, or if a node can't
+    be drained.
     """
     from trialfleet.infra.fleet.commands.scale import scale
 
     aws, spec = _open_fleet(file)
-    for line in scale(aws, spec, nodes, say):
+    problems = scale(aws, spec, nodes, say)
+    for line in problems:
         say(line, err=True)
+    if problems:
+        sys.exit(1)
     say(f"next: trialfleet fleet status{_file_argument(file)}")
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from trialfleet.classads import IN_SLOT, JobStatus, Universe
 from trialfleet.errors import PoolError
+from trialfleet.infra.fleet.scaling.last_report import run_report
+from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool.collector import has_negotiator
 from trialfleet.workflows.facts.dagman import access_point, job_queue
 from trialfleet.workflows.facts.dagman.job_queue import Ad, QueuedRun
@@ -18,6 +20,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.spending import scaling_notes
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.slot_matching import NO_NEGOTIATOR, NOT_STARTED, prospects
+from trialfleet.workflows.status.attempts.outcome import last_line
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 if TYPE_CHECKING:
@@ -66,12 +69,15 @@ class Waiting:
         Trials are left out if a job with the same requests (cores, memory, …) is running, because
         suitable slots then exist.
         """
+        fleet = self._frozen.study.fleet
+        notes = scaling_notes(self._folder, self._frozen.run, fleet) if fleet else ()
+        if fleet and fleet.autoscale == "provisioner" and queued.root and not queued.regions:
+            why = notes or self._why_unreported(fleet, "")
+            return tuple(f"no trial starts before a node has joined: {note}" for note in why)
         if not (waiting := _waiting_groups(queued.ads)):
             return ()
         if not has_negotiator():
             return (f"trials wait: {NO_NEGOTIATOR}",)
-        fleet = self._frozen.study.fleet
-        notes = scaling_notes(self._folder, self._frozen.run, fleet) if fleet else ()
         if notes and not queued.running:
             return tuple(f"trials wait: {note}" for note in notes)
         slots, found = pool_slots(), defaultdict[str, set[str]](set)
@@ -88,13 +94,13 @@ class Waiting:
 
         `notes` say for which trials the autoscaler can't start an EC2 node, and why. If the study
         has a fleet and no slot fits the job, only `notes` are returned, because a new node could
-        run the job.
+        run the job; without any report of an autoscaler, that there is none.
         """
         job["QDate"] = 0  # the machine that a retry avoids for two minutes is suitable, too
         found = prospects(job, slots.whole)
-        if self._frozen.study.fleet:
+        if fleet := self._frozen.study.fleet:
             if not found.fit:
-                return notes
+                return notes or self._why_unreported(fleet, str(found))
         elif found.hopeless or not found.slots or found.has_only_unwilling_slots:
             return [str(found)]
         is_late = time.time() - number_attribute(job, "EnteredCurrentStatus") > LONG
@@ -102,6 +108,18 @@ class Waiting:
         if is_late and not queued.running and prospects(job, slots.free).willing:
             return [NOT_STARTED]
         return []
+
+    def _why_unreported(self, fleet: Fleet, without: str) -> Sequence[str]:
+        """Return that the run's autoscaler has not reported, with the last line that it printed.
+
+        The result is `without` if the study has no autoscaler, and empty if one has reported.
+        """
+        if run_report(self._folder.fleet_state, fleet.full_name, self._frozen.run):
+            return ()
+        if fleet.autoscale == "off":
+            return (without,)
+        said = last_line(self._folder.fleet_output)
+        return (": ".join(filter(None, ("the fleet's autoscaler has not reported", said))),)
 
     def _example(self, slugs: Collection[str]) -> str:
         first = next(name for slug, name in self._names.items() if slug in slugs)

@@ -53,17 +53,19 @@ class RegionNetwork:
     """The VPC of the nodes in one AWS region, and a subnet for each zone.
 
     If a zone has several subnets, the one with the most free addresses is taken. Zones without a
-    subnet are missing.
+    subnet are missing. `why` says why the region has no subnets at all.
     """
 
     vpc: str
     subnets: dict[str, str]
+    why: str = ""
 
 
 def places(aws: Aws, fleet: Fleet, *, each: bool = True) -> dict[str, RegionNetwork]:
     """Return the network for nodes in each of the fleet's AWS regions.
 
-    Without `each`, a region that has or lists no subnets is left out, if another one has some.
+    Without `each`, the network of a region that has or lists no subnets is empty, with the reason,
+    if another one has some.
 
     Raises:
         InputError: a subnet that the fleet names is in none of these regions, or a region's named
@@ -82,15 +84,17 @@ def places(aws: Aws, fleet: Fleet, *, each: bool = True) -> dict[str, RegionNetw
             f"subnets: the fleet's AWS regions ({where}) have no {', '.join(missing)}; correct "
             "`subnets:`, or add the right region to `aws_regions`"
         )
-    found, refusals = {}, []
+    found: dict[str, RegionNetwork] = {}
+    refusals: dict[str, FleetError] = {}
     for region, subnets in listed.items():
         try:
             found[region] = _place(subnets or _default_subnets(aws, region), region)
         except FleetError as error:
-            refusals.append(error)
+            refusals[region] = error
     if refusals and (each or not found):
-        raise refusals[0]
-    return found
+        raise next(iter(refusals.values()))
+    empty = {at: RegionNetwork(vpc="", subnets={}, why=str(why)) for at, why in refusals.items()}
+    return found | empty
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 
-from trialfleet.errors import FleetError
+from trialfleet.errors import FleetError, join_names
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.choice.interruption_history import History
@@ -19,24 +18,26 @@ from trialfleet.infra.fleet.spec.limits import affordable_nodes
 from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType, Lifecycle
 
 GOOD = 1.5  # pools come first if their work costs at most 1.5 times as much as the cheapest's
+Tell = Callable[[str], object]
 MOST_REASONS = 20  # shown in an error; with all AWS regions there would be hundreds
+MOST_NAMED = 8  # types in a line
 PRICELESS = (
     "its price is unknown, and AWS's Pricing API gave none (a request to that API needs the "
     "permission pricing:GetProducts)"
 )
 
 
-def candidates(
-    aws: Aws, fleet: Fleet, tell: Callable[[str], object] = lambda _: None
-) -> list[Candidate]:
+def candidates(aws: Aws, fleet: Fleet, tell: Tell = lambda _: None) -> list[Candidate]:
     """List the candidates for a new node, sorted without knowledge of past interruptions.
 
-    An AWS region whose types or prices can't be listed has none, and `tell` gets the error.
-    FleetError with the reason against each type if there is no candidate at all.
+    `tell` gets an error for each AWS region whose types or prices, or some of them, can't be
+    listed. FleetError with these errors and the reason against each type if there is no candidate
+    at all.
     """
     found: list[Candidate] = []
+    troubles: list[str] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason
-    for offer in _all_offers(aws, fleet, tell):
+    for offer in _all_offers(aws, fleet, troubles.append):
         if reason := _objection(offer, fleet):
             where = offer.zone if offer.lifecycle == "spot" else offer.aws_region
             places = dropped.setdefault((offer.type.name, offer.lifecycle, reason), [])
@@ -45,7 +46,9 @@ def candidates(
         else:
             found.append(offer)
     if not found:
-        raise FleetError(_no_candidate_text(fleet, dropped))
+        raise FleetError("; ".join([*troubles, _no_candidate_text(fleet, dropped)]))
+    for trouble in troubles:
+        tell(trouble)
     return rank_candidates(found, fleet, History())
 
 
@@ -65,14 +68,14 @@ def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
     return [one for one in pools if one.cost <= GOOD * best]
 
 
-def _all_offers(aws: Aws, fleet: Fleet, tell: Callable[[str], object]) -> list[Candidate]:
+def _all_offers(aws: Aws, fleet: Fleet, tell: Tell) -> list[Candidate]:
     offers: list[Candidate] = []
     known: list[InstanceType] = []
     refusals: list[FleetError] = []
     for aws_region in fleet.aws_regions:
         try:
             types = instance_types.resolve(aws, fleet, aws_region)
-            offers += list(_offers(aws, fleet, aws_region, types))
+            offers += list(_offers(aws, fleet, aws_region, types, tell))
             known += types
         except FleetError as error:
             refusals.append(error)
@@ -86,7 +89,7 @@ def _all_offers(aws: Aws, fleet: Fleet, tell: Callable[[str], object]) -> list[C
 
 
 def _offers(
-    aws: Aws, fleet: Fleet, aws_region: str, kinds: Iterable[InstanceType]
+    aws: Aws, fleet: Fleet, aws_region: str, kinds: Iterable[InstanceType], tell: Tell
 ) -> Iterator[Candidate]:
     """Yield a candidate for each type, zone and lifecycle in an AWS region.
 
@@ -94,7 +97,7 @@ def _offers(
     """
     types = {kind.name: kind for kind in kinds}
     places = instance_types.zones(aws, aws_region, types, fleet.zones)
-    for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types).items():
+    for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types, tell).items():
         for name, zones in places.items():
             for zone in zones:
                 price = price_of(name, zone)
@@ -108,24 +111,34 @@ def _offers(
 
 
 def _tariffs(
-    aws: Aws, fleet: Fleet, aws_region: str, types: Iterable[str]
+    aws: Aws, fleet: Fleet, aws_region: str, types: Iterable[str], tell: Tell
 ) -> dict[Lifecycle, Callable[[str, str], float | None]]:
     tariffs: dict[Lifecycle, Callable[[str, str], float | None]] = {}
     if fleet.spot.share > 0:
         spot = prices.spot_prices(aws, aws_region, types)
         tariffs["spot"] = lambda name, zone: spot.get((name, zone))
     if fleet.spot.has_on_demand:
-        fixed = _on_demand_prices(aws, aws_region, types)
+        fixed = _on_demand_prices(aws, aws_region, types, tell)
         tariffs["on-demand"] = lambda name, _: fixed.get(name)
     return tariffs
 
 
-def _on_demand_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
-    """Return the known on-demand prices in USD per hour, by type. Ask AWS for missing prices."""
+def _on_demand_prices(
+    aws: Aws, aws_region: str, types: Iterable[str], tell: Tell
+) -> dict[str, float]:
+    """Return the known on-demand prices in USD per hour, by type.
+
+    AWS is asked for missing prices. If they can't be had, `tell` gets the error.
+    """
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
-        with suppress(FleetError, OSError):
+        try:
             prices.refresh(aws, [aws_region], unknown)
+        except (FleetError, OSError) as error:
+            tell(
+                f"no on-demand node starts in {aws_region} of types without a known price "
+                f"({join_names(sorted(unknown), MOST_NAMED)}): {error}"
+            )
         known = prices.table().get(aws_region, {})
     return {name: known[name].usd for name in wanted & known.keys()}
 

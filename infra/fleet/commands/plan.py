@@ -80,8 +80,8 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
     InputError if a gang can never begin. FleetError if there is no candidate for a node.
     """
     account = aws.account(fleet.home)
-    history = cost_record.known_history(aws, fleet)
     troubles: list[str] = []
+    history = cost_record.known_history(aws, fleet, troubles.append)
     found = choice.candidates(aws, fleet, troubles.append)
     candidates = choice.rank_candidates(found, fleet, history)
     living, notices = inventory.living_in_all_regions(aws, fleet)

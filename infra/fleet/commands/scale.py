@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 
 from trialfleet.errors import FleetError
@@ -32,7 +31,7 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
     """
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)
-    history = cost_record.known_history(aws, fleet)
+    history = cost_record.known_history(aws, fleet, progress)
     found = choice.candidates(aws, fleet, progress)
     candidates = choice.rank_candidates(found, fleet, history)
     return fleet_up.up(aws, fleet, given, candidates, count, run, progress)
@@ -41,14 +40,15 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
     """Change the number of nodes to `count`. Return a line for each problem.
 
-    Surplus nodes are drained before they end. A problem is a refusal by AWS, or a node that stays
-    because it can't be drained.
+    Surplus nodes are drained before they end. A problem is AWS's refusal of a missing node, or a
+    node that stays because it can't be drained.
     """
     fleet_up.check_count(fleet, count)
     living, notices = inventory.living_in_all_regions(aws, fleet)
     if count >= len(living):
         launched = bring_up(aws, fleet, count, "", progress)
-        return [str(refusal) for refusal in launched.refusals]
+        missing = count - len(launched.instances)
+        return [str(refusal) for refusal in launched.refusals] if missing > 0 else []
     for notice in notices:
         progress(notice)
     return _shrink(aws, fleet, count, living, progress)
@@ -83,14 +83,23 @@ def _shrink(
     if ending:
         progress(f"terminating {', '.join(instance.id for instance in ending)}")
         down.terminate(aws, ending)
-        _explain(aws, fleet, {instance.id: reason for instance in ending})
+        if trouble := _explain(aws, fleet, {instance.id: reason for instance in ending}):
+            progress(
+                "the ended nodes' costs are not recorded; AWS forgets these nodes within an hour, "
+                f"and `trialfleet cost` may then lack them: {trouble}"
+            )
     return problems
 
 
-def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
-    """Write into the record of costs why nodes end. Refusals by AWS are ignored."""
-    with suppress(FleetError):
-        fleet, _ = inventory.with_earlier_regions(aws, fleet)
+def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> str:
+    """Write into the record of costs why nodes end. Return an error, or an empty text."""
+    fleet, unknown = inventory.with_earlier_regions(aws, fleet)
+    if unknown:  # nodes in these regions would count as ended
+        return unknown
+    try:
         listed = inventory.instances(aws, fleet, gone=True)
         record = cost_record.load(aws, fleet).add_listing(listed, datetime.now(UTC))
         cost_record.save(aws, fleet, record.add_reasons(whys))
+    except FleetError as error:
+        return str(error)
+    return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from trialfleet.errors import InputError, PoolError, TrialfleetError, join_names
 from trialfleet.infra.fleet.aws.clients import Aws
@@ -39,14 +38,17 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
     if missing := missing_programs():
         raise TrialfleetError(missing)
     machines: Mapping[str, str] = {}
-    with suppress(PoolError):  # without the pool nodes are known by their instance ids alone
+    unnamed = ""
+    try:
         machines = {one.name: one.instance for one in pool_demand.fleet_machines(fleet.full_name)}
+    except PoolError as error:
+        unnamed = f"nodes are known by their instance ids alone: {error}"
     everywhere, unknown = inventory.with_earlier_regions(aws, fleet)
     listing = inventory.list_by_region(aws, everywhere)
     try:
         node = node_called(word, listing.instances, machines)
     except InputError as error:
-        unseen = filter(None, (unknown, *map(str, listing.silent.values())))
+        unseen = filter(None, (unknown, *map(str, listing.silent.values()), unnamed))
         raise InputError("; ".join([str(error), *unseen])) from error
     return ["aws", "ssm", "start-session", "--target", node.id, "--region", node.aws_region]
 

@@ -34,9 +34,9 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 class Prepared:
     """The AWS resources that launches need.
 
-    `places` lacks AWS regions without a subnet. `make` creates the launch templates of another
-    region, and the resources to which they refer.
-    `templates` has the templates made so far, by AWS region and name suffix.
+    `places` has the network of each AWS region, perhaps without a subnet. `make` creates the launch
+    templates of another region, and the resources to which they refer. `templates` has the
+    templates made so far, by AWS region and name suffix.
     """
 
     places: dict[str, RegionNetwork]

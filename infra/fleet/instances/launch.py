@@ -240,7 +240,9 @@ class _Order:
         """
         usable = [one for one in pools if self.prepared.subnet(one)]
         if not usable:
-            reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
+            place = self.prepared.places.get(pools[0].aws_region)
+            none = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
+            reason = (place and place.why) or none
             return Launched(refusals=_group_refusals(pools, reason))
         least = min(least, wanted)
         cap, living = self.fleet.price_cap.hour, self.living_instances

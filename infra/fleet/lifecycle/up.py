@@ -83,8 +83,9 @@ def manager_address(fleet: Fleet, own: OwnInstance | None) -> str:
     host = fleet.manager or (own.address if own else "")
     if not host:
         raise InputError(
-            "manager: this machine isn't an EC2 instance, so its address is unknown: set "
-            "`manager:` to the name or address at which the nodes reach it"
+            "manager: this machine's address is unknown, because it isn't an EC2 instance or the "
+            "instance's metadata service does not answer: set `manager:` to the name or address at "
+            "which the nodes reach it"
         )
     return host if ":" in host else f"{host}:{PORT}"
 

@@ -51,7 +51,7 @@ from trialfleet.infra.pool.machines import Machine, Resources
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 LEAVING = (1.0,) * 20  # seconds between checks whether a finished run still has jobs on nodes
-# When candidates and prices are refreshed: soon if an AWS region has none because of an error.
+# When candidates and prices are refreshed: soon if an AWS region lacks some because of an error.
 SOON, LATER = timedelta(minutes=1), timedelta(minutes=10)
 
 

@@ -8,6 +8,7 @@ that trialfleet created before the user named one.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial, reduce
 from pathlib import Path
@@ -53,10 +54,16 @@ def _load(aws: Aws, fleet: Fleet, account: str, name: str, *absent: str) -> Ledg
     return _parse(stored, url)
 
 
-def known_history(aws: Aws, fleet: Fleet) -> History:
-    """Return the history of all capacity pools, or an empty one if the record can't be read."""
-    record, _ = load_or_tell(aws, fleet)
-    return (record or Ledger()).history(datetime.now(UTC))
+def known_history(aws: Aws, fleet: Fleet, tell: Callable[[str], object]) -> History:
+    """Return the history of all capacity pools.
+
+    If the record can't be read, `tell` gets the error, and the history is empty.
+    """
+    try:
+        return load(aws, fleet).history(datetime.now(UTC))
+    except FleetError as error:
+        tell(f"past interruptions are unknown, so they don't count in the choice of nodes: {error}")
+        return History()
 
 
 def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:

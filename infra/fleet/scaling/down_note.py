@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trialfleet.errors import FleetError
-from trialfleet.files import lock_file, object_or_empty, read_json, write_json
+from trialfleet.errors import FleetError, InputError
+from trialfleet.files import lock_file, read_record, write_json
 from trialfleet.infra.fleet.scaling.last_report import default_report
 from trialfleet.infra.pool.processes import wait_until
 
@@ -47,11 +47,17 @@ def lift(fleet: str) -> None:
 
 
 def reason_no_nodes(fleet: str) -> str:
-    """Return a text that says when a person took the fleet down, or an empty text."""
-    noted = object_or_empty(lambda: read_json(_file(fleet)))
-    if not noted:
-        return ""
-    return f"the fleet was taken down at {noted.get('at')}; `trialfleet fleet up` starts it again"
+    """Return a text that says when a person took the fleet down, or an empty text.
+
+    A record that can't be read counts, too: nodes would cost money against a person's order.
+    """
+    try:
+        noted = f"was taken down at {read_record(_file(fleet), 'at')['at']}"
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return ""
+        noted = f"counts as taken down, because {error}"
+    return f"the fleet {noted}; `trialfleet fleet up` starts it again"
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -158,10 +160,27 @@ def test_a_price_that_is_in_no_table_is_requested_from_aws(cloud: Account) -> No
 
 def test_a_type_without_a_known_price_is_left_out(cloud: Account) -> None:
     kinds = ["m5.large", "g5.xlarge"]  # moto has no Pricing API
-    found = chosen(cloud, instance_types=kinds, spot={"share": 0})
+    told: list[str] = []
+    some = moto_account.fleet(instance_types=kinds, spot={"share": 0})
+    found = choice.candidates(cloud.aws, some, told.append)
     assert {one.type.name for one in found} == {"g5.xlarge"}
+    (line,) = told
+    assert line.startswith(
+        "no on-demand node starts in eu-west-1 of types without a known price (m5.large): "
+        "Pricing (GetProducts): "
+    )
     with pytest.raises(FleetError, match="pricing:GetProducts"):
         chosen(cloud, instance_types=["m5.large"], spot={"share": 0})
+
+
+def test_prices_that_cannot_be_kept_are_not_taken_for_a_refusal_of_aws(cloud: Account) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(prices.cache_file()))
+    with (
+        mock.patch.object(prices, "refresh", side_effect=full),
+        pytest.raises(FleetError) as error,
+    ):
+        chosen(cloud, instance_types=["m5.large"], spot={"share": 0})
+    assert "without a known price (m5.large): [Errno 28] No space left" in str(error.value)
 
 
 def test_a_type_without_a_price_in_another_partition_says_where_to_state_it(

@@ -264,6 +264,21 @@ def test_a_smaller_scale_ends_nodes_in_regions_that_the_file_no_longer_names(
     assert len(record.lifetimes) == 2
 
 
+@pytest.mark.parametrize("operation", ["PutObject", "ListObjectsV2"])
+def test_a_smaller_scale_says_that_the_nodes_costs_are_not_recorded(
+    cloud: Account, bare: list[str], monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    monkeypatch.setattr(pool_demand, "fleet_machines", lambda _: ())
+    cloud.faults.refuse(operation, "SlowDown")
+    messages: list[str] = []
+    assert scale(cloud.aws, SPEC, 0, messages.append) == []
+    assert (cloud.instances(), cloud.instances(AWAY)) == ([], [])
+    assert messages[-1].startswith("the ended nodes' costs are not recorded; AWS forgets these ")
+    assert "AWS refused: SlowDown: said the test" in messages[-1]
+    cloud.faults.reset()
+    assert cost_record.load(cloud.aws, SPEC).lifetimes == {}
+
+
 def test_regions_noted_before_the_file_named_a_bucket_are_emptied_too(
     cloud: Account, bare: list[str]
 ) -> None:

@@ -16,6 +16,7 @@ from tests.fleet.mock_aws.moto_account import ACCOUNT, IMAGE, Account, candidate
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import clients
 from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.commands import scale
 from trialfleet.infra.fleet.commands.status import status
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
@@ -254,6 +255,13 @@ def test_reap_fails_if_an_aws_region_can_not_be_searched(
     assert "the instances in us-east-1: AWS refused" in result.output
 
 
+def test_scale_fails_if_a_node_stays(cloud: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    stays = "i-1 still runs JFK.l1.t03 after 120 s"
+    monkeypatch.setattr(scale, "scale", lambda *_: [stays])
+    result = fleet_command("scale", "0")
+    assert (result.exit_code, result.output) == (1, f"{stays}\n")
+
+
 def test_reap_terminates_expired_nodes_unless_it_is_a_dry_run(cloud: Account) -> None:
     name = raised(cloud)
     assert fleet_command("reap", "--aws-region", "eu-west-1", "--dry-run").output == ""
@@ -272,7 +280,7 @@ def test_reap_terminates_expired_nodes_unless_it_is_a_dry_run(cloud: Account) ->
         (["plan", "nothing.yaml"], 2, "nothing.yaml: the file does not exist"),
         (["scale", "9"], 2, "the fleet may have 0 to 2 nodes (nodes.max), not 9"),
         (["scale", "many"], 2, "many"),
-        (["up"], 2, "set `manager:`"),
+        (["up"], 2, "or the instance's metadata service does not answer: set `manager:`"),
         (["bake"], 2, "set `manager:`"),
         (["bake", "--architecture", "arm64"], 2, "--architecture requires --format image-builder"),
         (["reap"], 2, "--aws-region"),

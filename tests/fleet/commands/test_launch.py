@@ -214,10 +214,17 @@ def test_a_region_without_subnets_leaves_the_nodes_to_another(cloud: Account) ->
         cloud.client("ec2").delete_subnet(SubnetId=cloud.subnet(HOME + zone))
     launched, _ = ask_two_regions(cloud)
     assert zones(launched) == [AWAY + "a"] * 3
-    assert launched.refusals[0].reason == "no subnet in this zone"
+    assert launched.refusals[0].reason.startswith("eu-west-1 has no default VPC with subnets: ")
     spec = two_regions()
     got = up.up(cloud.aws, spec, inputs(), [A, candidate(AWAY + "a")], 4)
     assert len(got.instances) == 4
+
+
+def test_a_region_that_lists_no_subnets_is_not_taken_for_one_without(cloud: Account) -> None:
+    cloud.faults.refuse("DescribeSubnets", "UnauthorizedOperation", aws_region=HOME)
+    launched, _ = ask_two_regions(cloud)
+    assert zones(launched) == [AWAY + "a"] * 3
+    assert "the permission to call DescribeSubnets is denied" in launched.refusals[0].reason
 
 
 def test_no_second_region_is_asked_while_the_first_may_have_started_nodes(cloud: Account) -> None:

@@ -192,6 +192,15 @@ def test_the_json_plan_has_the_fleets_settings_and_warnings(cloud: Account, file
     assert (plan["problems"], plan["warnings"]) == ([], [])
 
 
+def test_a_plan_without_the_record_of_interruptions_says_so(cloud: Account) -> None:
+    cloud.faults.refuse("GetObject", "AccessDenied")
+    (line,) = planned(cloud).warnings
+    assert line.startswith(
+        "past interruptions are unknown, so they don't count in the choice of nodes: the record of "
+        "costs s3://trialfleet-f-"
+    )
+
+
 # --- Pools ----------------------------------------------------------------------------------------
 
 TYPES = ["g5.xlarge", "g5.2xlarge", "g5.4xlarge"]

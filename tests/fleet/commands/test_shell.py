@@ -110,6 +110,19 @@ def test_a_node_in_an_earlier_region_is_found(cloud: Account, programs: Path) ->
         shell.session(cloud.aws, now, node)
 
 
+def test_a_node_that_only_the_pool_knows_by_name_is_reported_with_the_pools_silence(
+    cloud: Account, programs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "none"))
+    monkeypatch.delenv("CONDOR_CONFIG", raising=False)
+    with pytest.raises(InputError) as error:
+        shell.session(cloud.aws, fleet(ssm=True), "ip-10-0-0-7.ec2.internal")
+    assert "the fleet has no node; nodes are known by their instance ids alone: " in str(
+        error.value
+    )
+    assert "is not up" in str(error.value)
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """AWS as the command sees it; a client of its EC2."""

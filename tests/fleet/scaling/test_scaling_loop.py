@@ -124,6 +124,16 @@ def test_down_waits_for_the_autoscalers_current_step(tmp_path: Path) -> None:
     assert down_note.reason_no_nodes("demo") == ""
 
 
+def test_a_damaged_record_of_fleet_down_keeps_the_fleet_down() -> None:
+    down_note.note_down("demo", seconds=0)
+    default_report("demo").with_suffix(".down").write_text("")
+    why = down_note.reason_no_nodes("demo")
+    assert why.startswith("the fleet counts as taken down, because '")
+    assert why.endswith(".down' is damaged: it is empty; `trialfleet fleet up` starts it again")
+    down_note.lift("demo")
+    assert down_note.reason_no_nodes("demo") == ""
+
+
 def test_the_report_contains_the_last_step(tmp_path: Path) -> None:
     removal = Removal(instance="i-1", reason="idle for 10 minutes", only_idle=True)
     last = Step(**{**vars(STEP), "nodes": {"idle": 2}, "drained": (removal,)})

@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, write
 from tests.unit.terminal import printed
+from trialfleet import wall_clock
 from trialfleet.errors import InputError, StudyError
 from trialfleet.files import write_json
 from trialfleet.infra.pool import connection
@@ -584,6 +585,35 @@ def test_status_says_whether_systemd_starts_the_next_day(
     assert last == says.format(timer=timer, name=timer.name)
     found = json.loads(CliRunner().invoke(main, ["daily", "status", "study.yaml", "--json"]).output)
     assert found["clock_fault"] == ("" if is_due else last)
+
+
+def test_status_says_that_an_installed_timer_has_not_begun_the_due_day(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(here, TEXT)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here / "config"))
+    monkeypatch.setattr(wall_clock, "real_time", lambda: NOON)
+    folder = DailyFolder.for_study("demo")
+    units = Units.for_study("demo", folder, system=False)
+    for file in (units.timer, folder.start):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+
+    def fault(installed: datetime) -> str:
+        os.utime(folder.start, (installed.timestamp(), installed.timestamp()))
+        done = CliRunner().invoke(main, ["daily", "status", "study.yaml", "--json"])
+        return str(json.loads(done.output)["clock_fault"])
+
+    assert fault(NOON - timedelta(hours=1)) == ""  # after the day was due
+    unbegun = f"the day {DAY} was due at 02:30 UTC, but has not begun"
+    see = f": see journalctl --user -u {units.name}.service"
+    assert fault(NOON - timedelta(days=1)) == unbegun + see
+    journal = Journal(folder.journal)
+    one = Attempt(date=BEFORE, attempt=1, run="r", regions=("A",), started=NOON, deadline=None)
+    journal.begin(one)
+    assert fault(NOON - timedelta(days=1)) == f"{unbegun} ({BEFORE} has not ended){see}"
+    journal.begin(replace(one, date=DAY))
+    assert fault(NOON - timedelta(days=1)) == ""
 
 
 def overview(journal: Journal, most: int) -> DaysOverview:

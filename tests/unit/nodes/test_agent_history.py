@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trialfleet.nodes.node_agent.history import Failure, burst, failure_text, failures
+from trialfleet.nodes.node_agent.htcondor_tools import Condor
 
 FAILED = {
     "exits with 1": ({"ExitCode": 1, "ExitBySignal": False}, "exit code 1"),
@@ -74,3 +76,21 @@ def test_a_burst_is_found_among_failures_before_and_after_it() -> None:
 def test_failures_before_the_reset_do_not_count() -> None:
     assert burst(failures_at(10, 20, 30), since=10) is None
     assert burst(failures_at(10, 20, 30, 40), since=10) is not None
+
+
+def test_a_history_that_cannot_be_read_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    history, script = tmp_path / "startd_history", "#!/bin/sh\necho {}\nexit {}\n"
+    for name, said, code in (("config_val", history, 0), ("history", "too many files", 1)):
+        (tmp_path / f"condor_{name}").write_text(script.format(said, code))
+        (tmp_path / f"condor_{name}").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    condor = Condor()
+    assert condor.failures() == ()
+    assert caplog.messages == []  # no job has ended yet
+    history.touch()
+    assert condor.failures() == condor.failures() == ()
+    (line,) = caplog.messages
+    assert line.startswith("it can't be read which jobs failed here, so failures don't count: ")
+    assert line.endswith("too many files")

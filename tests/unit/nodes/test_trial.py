@@ -293,7 +293,7 @@ def test_a_checkpoint_that_fails_half_way_leaves_the_previous_one(sandbox: Path)
     assert (restored / "state").read_text() == "better"
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "remove", "manifest"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "remove", "manifest", "bytes", "folder"])
 def test_a_damaged_checkpoint_is_not_restored(
     sandbox: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,10 +305,14 @@ def test_a_damaged_checkpoint_is_not_restored(
         state.write_text("some c0ntent")
     elif damage == "remove":
         state.unlink()
+    elif damage == "folder":
+        (sandbox / "checkpoint/complete.json").unlink()
+        (sandbox / "checkpoint/complete.json").mkdir()
     else:
-        (sandbox / "checkpoint/complete.json").write_text('{"folder": ')
+        text = b'{"folder": ' if damage == "manifest" else b"\xff"
+        (sandbox / "checkpoint/complete.json").write_bytes(text)
     assert trial.start().restore() is None
-    assert (damage == "remove") or capsys.readouterr().err
+    assert "The checkpoint " in capsys.readouterr().err
 
 
 def test_files_that_the_checkpoint_did_not_have_are_removed(sandbox: Path) -> None:

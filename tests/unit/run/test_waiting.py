@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,42 @@ def test_notes_of_an_autoscaler_of_all_trials_are_shown_too(
     frozen = load_frozen(folder.study)
     assert Waiting(folder, frozen).reasons(queued(TRIAL)) == (f"trials wait: {NOTE}",)
     assert read_spending(folder, frozen.run, frozen.study.fleet) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "said", "why"),
+    [
+        ("off", "", "the pool has no slots now"),
+        ("service", "", "the fleet's autoscaler has not reported"),
+        ("service", "a\nno keys\n", "the fleet's autoscaler has not reported: no keys"),
+    ],
+)
+def test_an_autoscaler_that_never_reported_is_shown_with_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, said: str, why: str
+) -> None:
+    fleet = {"aws_regions": ["eu-west-1"], "autoscale": mode}
+    folder = write_plan(make_study(tmp_path, fleet=fleet), run="r1", out=tmp_path / "run")
+    job = classad2.ClassAd({"RequestCpus": 1, "EnteredCurrentStatus": 0})
+    job["Requirements"] = classad2.ExprTree("true")
+    monkeypatch.setattr(waiting_reasons, "has_negotiator", lambda: True)
+    monkeypatch.setattr(pool_slots, "slot_ads", lambda _constraint: [])
+    monkeypatch.setattr(job_queue, "one_idle", lambda _folder, _node: job)
+    folder.fleet_output.write_text(said)
+    found = Waiting(folder, load_frozen(folder.study)).reasons(queued(TRIAL))
+    assert found == (f"A: trials wait: {why}",)
+
+
+def test_a_graph_that_waits_for_its_first_node_shows_why_there_is_none(tmp_path: Path) -> None:
+    fleet = {"aws_regions": ["eu-west-1"], "autoscale": "provisioner"}
+    folder = write_plan(make_study(tmp_path, fleet=fleet), run="r1", out=tmp_path / "run")
+    frozen, begins = load_frozen(folder.study), "no trial starts before a node has joined: "
+    silent = "the fleet's autoscaler has not reported"
+    assert Waiting(folder, frozen).reasons(queued()) == (begins + silent,)
+    folder.fleet_state.write_text(json.dumps({"run": "r1", "step": {"notes": [NOTE]}}))
+    assert Waiting(folder, frozen).reasons(queued()) == (begins + NOTE,)
+    of_region = replace(queued(), regions=frozenset("A"))
+    assert Waiting(folder, frozen).reasons(of_region) == ()
+    assert Waiting(folder, frozen).reasons(replace(queued(), root=None)) == ()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta, tzinfo
 from trialfleet.workflows.study.daily import Daily
 
 DAY = timedelta(days=1)
-_LATE = timedelta(hours=2)  # a schedule's greatest delay: an hour, and another if clocks change
+LATE = timedelta(hours=2)  # a schedule's greatest delay: an hour, and another if clocks change
 _COMING = 20 * 366  # number of days that an installed schedule covers
 
 
@@ -60,5 +60,5 @@ def is_missed(daily: Daily, begun: Collection[date], now: datetime) -> bool:
     passed, its start was over two hours ago, and it is not in `begun`, the days that have begun.
     """
     due = daily.due_day(now)
-    is_late = now - daily.start_time(due) > _LATE and due < daily.today(now)
+    is_late = now - daily.start_time(due) > LATE and due < daily.today(now)
     return daily.missed == "none" and is_late and due not in begun

@@ -11,7 +11,7 @@ from trialfleet.errors import OptimizerError, TrialfleetError
 from trialfleet.workflows.control.daily.day_loop import open_journal
 from trialfleet.workflows.control.daily.late_data import awaited_now
 from trialfleet.workflows.control.daily.missed_days import next_start
-from trialfleet.workflows.control.daily.schedule import find_schedule
+from trialfleet.workflows.control.daily.schedule import find_schedule, why_unbegun
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import undelivered_lines
@@ -40,6 +40,8 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
     now = wall_clock.real_time()
     shown = newest_days(journal, most)
     clock, clock_fault = find_schedule(whole.name, folder)
+    if clock and whole.daily and not clock_fault:
+        clock_fault = why_unbegun(whole.name, whole.daily, folder, journal, now)
     found = DaysOverview(
         study=whole.name,
         days=shown,

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from trialfleet.errors import PoolError
-from trialfleet.files import lock_file, write_atomic
+from trialfleet.files import lock_file, shell_quoted, write_atomic
 from trialfleet.infra.pool.connection import named_configuration, start_command
 from trialfleet.infra.pool.embedded import embedded_folder
 from trialfleet.workflows.control.dagman.alert_and_export_processes import SCHEDULE_LOCK, be_watcher
 from trialfleet.workflows.control.daily.day_loop import daily_study
 from trialfleet.workflows.control.daily.htcondor_timer import install_job, job_there, remove_job
-from trialfleet.workflows.control.daily.missed_days import next_start_text
+from trialfleet.workflows.control.daily.missed_days import LATE, next_start_text
 from trialfleet.workflows.control.daily.start_script import write_start
 from trialfleet.workflows.control.daily.systemd_timer import Units, is_lingering
 from trialfleet.workflows.control.notify.delivery import LOOK_SECONDS, deliver_all
@@ -29,6 +29,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Journal
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.formatting import in_one_line
+from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_whole
 
 Say = Callable[[str], None]
@@ -150,6 +151,22 @@ def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
     name = f"HTCondor's job {job}"
     held = f"{name}, which starts it, is on hold ({reason}): condor_release {job}"
     return name, "" if reason is None else held
+
+
+def why_unbegun(
+    study: str, daily: Daily, folder: DailyFolder, journal: Journal, now: datetime
+) -> str:
+    """Return that the installed schedule has not begun the due day in time, or an empty text."""
+    due, attempts = daily.due_day(now), journal.attempts()
+    begins, start = daily.start_time(due), folder.start
+    is_late = now - begins > LATE and start.exists() and start.stat().st_mtime < begins.timestamp()
+    if not is_late or any(one.date == due for one in attempts):
+        return ""
+    both = (Units.for_study(study, folder, system=system) for system in (False, True))
+    outputs = (units.output for units in both if units.timer.exists())
+    output = next(outputs, shell_quoted(folder.log))
+    unended = next((f" ({one.date} has not ended)" for one in attempts if not one.ended), "")
+    return f"the day {due} was due at {begins:%H:%M} UTC, but has not begun{unended}: see {output}"
 
 
 def watch_held_job(folder: DailyFolder) -> None:

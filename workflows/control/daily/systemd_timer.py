@@ -54,6 +54,13 @@ class Units:
         """The service's unit file."""
         return self.place / f"{self.name}.service"
 
+    @property
+    def output(self) -> str:
+        """The command that shows what the service has printed."""
+        return " ".join(
+            ["journalctl", *([] if self.system else ["--user"]), "-u", self.service.name]
+        )
+
     def can_be_used(self) -> bool:
         """Return whether the systemd that these units belong to is running."""
         try:

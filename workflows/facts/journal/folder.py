@@ -24,16 +24,19 @@ class DailyFolder:
         return DailyFolder(Path.cwd() / "runs" / study)
 
     journal = path_property("daily.db")  # the outcome of each region on each day
+    log = path_property("daily.log")
     # Locked by the process that works on a day; has that day's date.
     lock = path_property("daily.lock")
     checksums = path_property("daily.checksums.jsonl")  # of the data files that were read
     # The program that a timer starts each day: `trialfleet daily run STUDY`. If HTCondor is the
-    # timer, the program's output is in daily.log.
+    # timer, the program's output is in `log`.
     start = path_property("daily.start")
     study = path_property("daily.study")  # the path of the study's file in the last daily run
     alerts = path_property("daily.alerts")  # the outbox of the days' events
-    # The program that sends the waiting events: `trialfleet notify send`.
+    # The program that sends the waiting events, `trialfleet notify send`, and its output in
+    # HTCondor's job.
     send = path_property("daily.send")
+    send_log = path_property("daily.send.log")
 
     @property
     def study_as_typed(self) -> str:

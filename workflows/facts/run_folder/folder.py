@@ -236,6 +236,7 @@ class RunFolder:
     publish_submit = path_property("publish.sub")  # submit file that publishes a region's model
     report_submit = path_property("report.sub")  # submit file that writes the report at the end
     fleet_submit = path_property("fleet.sub")  # submit file of the fleet's autoscaler
+    fleet_output = path_property("fleet.out")  # what the autoscaler has printed since its start
     fleet_state = path_property("fleet.json")  # the autoscaler's last actions and the fleet's cost
     stopped = path_property("stopped.json")  # who stopped the run; absent after a resume
     failing = path_property(FAILING)  # why the report can't be written; absent until a failure

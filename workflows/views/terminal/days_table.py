@@ -64,7 +64,8 @@ class DaysOverview:
         newest: the outcomes of the newest day.
         next_start: when the next day's runs start, or None if the study has no `daily:` table now.
         clock: the installed schedule, as text, or None if no schedule is installed.
-        clock_fault: why the installed schedule can't start the next day's runs, or "" if it can.
+        clock_fault: why the installed schedule can't start the next day's runs, or that it has not
+            begun the due day in time; "" if nothing is known to be wrong.
         awaiting: the models that wait for a person's approval, by region.
         awaited: the reasons why the newest day still waits for data, by region.
         lease: which of two managers starts the daily runs, and until when, or None if there is only
