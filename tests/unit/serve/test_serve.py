@@ -343,7 +343,7 @@ def test_unreadable_trials_and_an_unreachable_queue_are_a_metric(
         found = server.ask("/metrics").text
         return re.findall(r'unreadable{study="demo",what="(\w+)"} 1.0', found)
 
-    wait_for(lambda: away() == ["trials", "queue"], 30)
+    wait_for(lambda: away() == ["queue", "trials"], 30)
 
 
 def test_a_run_links_to_its_report_which_is_served_in_a_sandbox(

@@ -63,11 +63,19 @@ def check_published(model: Path) -> Path:
 
 
 def find_champion(models_folder: Path, study: str) -> Path | None:
-    """Return a region's current model; None if there is none or if it is of another study."""
+    """Return a region's current model; None if there is none or if it is of another study.
+
+    InputError if the model's provenance.json can't be read: it must not count as no model.
+    """
     run = history.current_run(models_folder / LATEST)
     if run is None:
         return None
-    found = read_provenance(models_folder / run)
+    try:
+        found = untrusted_files.read_record(models_folder / run / PROVENANCE)
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
     return models_folder / run if (found.get("study"), found.get("run")) == (study, run) else None
 
 

@@ -65,12 +65,13 @@ class _Metrics(Collector):
         unreadable: list[tuple[str, str]],
     ) -> None:
         self._snapshots, self._days, self._nodes = snapshots, days, nodes
-        self._unreadable = [
+        self._unreadable = {
             *unreadable,
             *((one.study, "study") for one in days if one.lacks_study),
+            *((one.study, "models") for one in days if one.lacks_models),
             *((one.run.status.study, what) for one in snapshots for what in _away(one)),
             *([("", "nodes")] if nodes.notice else ()),
-        ]
+        }
 
     def collect(self) -> Iterator[Metric]:
         yield self._missing()
@@ -84,7 +85,7 @@ class _Metrics(Collector):
     def _missing(self) -> Metric:
         text = "1 if something can't be read, so that other metrics are missing or old."
         gauge = _gauge("unreadable", text, "what")
-        for study, what in self._unreadable:
+        for study, what in sorted(self._unreadable):
             gauge.add_metric([study, what], 1)
         return gauge
 
@@ -228,6 +229,8 @@ def _away(snapshot: Snapshot) -> Iterator[str]:
         yield "trials"
     if snapshot.run.queue_away and not snapshot.run.status.ended:
         yield "queue"
+    if any(champion.as_of is None for champion in snapshot.champions.values()):
+        yield "models"
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
