@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +175,9 @@ def test_a_model_of_another_study_is_no_champion(champion: Day, make_day: MakeDa
     assert day.latest == "r2"
 
 
-def test_a_champion_that_can_not_be_read_stays_current(champion: Day, make_day: MakeDay) -> None:
+def test_a_champion_that_can_not_be_read_stays_current(
+    champion: Day, make_day: MakeDay, list_models: Callable[..., str]
+) -> None:
     (champion.models / "r1" / "provenance.json").write_text("{")
     day = make_day("r2")
     assert day.ask_gate().exit_code == EXITS["skip"]
@@ -183,6 +187,8 @@ def test_a_champion_that_can_not_be_read_stays_current(champion: Day, make_day: 
     assert "the models can't be measured: " in day.not_latest
     assert "r1/provenance.json' is damaged: it is not JSON" in day.not_latest
     assert day.region_status.stage == "kept"
+    for words in ([], ["A"]):
+        assert re.search(r"r1 .*current; its provenance.json can't be read", list_models(*words))
 
 
 def test_a_model_that_became_current_after_the_measurement_stays_current(

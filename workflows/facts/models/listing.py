@@ -18,6 +18,7 @@ from trialfleet.workflows.facts.models.folders import (
     model_time,
     planning_time,
     read_provenance,
+    unreadable_models,
 )
 from trialfleet.workflows.facts.models.history import changes, current_run
 from trialfleet.workflows.facts.models.verdict import Verdict
@@ -79,7 +80,8 @@ class PublishedModel:
 
 def list_published_models(models_folder: Path) -> list[PublishedModel]:
     """Return all models in a region's folder, oldest first."""
-    runs = sorted(list_models(models_folder), key=lambda path: (_time(path), path.name))
+    all_here = [*list_models(models_folder), *unreadable_models(models_folder)]
+    runs = sorted(all_here, key=lambda path: (_time(path), path.name))
     verdicts = [found for path in runs if (found := read_model_verdict(path))]
     standings, waits = _read_standings(models_folder / LATEST), read_awaiting(models_folder)
     if waits:
