@@ -161,7 +161,8 @@ def test_cost_without_jobs_or_with_wrong_arguments_says_so(
         assert attributes in done.output
 
 
-def test_the_alert_of_a_day_has_its_cost_and_that_of_each_region(runs: Path) -> None:
+def alert_of_day(runs: Path) -> dict[str, Any]:
+    """Return the alert about a day of the run s/r1."""
     now = datetime(2026, 11, 22, 8, tzinfo=UTC)
     folder = DailyFolder(runs / "runs" / "s")
     journal = Journal(folder.journal)
@@ -186,8 +187,13 @@ def test_the_alert_of_a_day_has_its_cost_and_that_of_each_region(runs: Path) -> 
     outbox = Outbox(folder.alerts)
     tell_days(study, [channel], outbox, folder, journal, now)
     assert deliver(outbox, [channel]) == 0
-    alert = json.loads(heard.read_text())
-    assert alert["title"] == f"s {now.date()}: 1 published, 1 unchanged, 1 failed, 1.50 USD"
+    alert: dict[str, Any] = json.loads(heard.read_text())
+    return alert
+
+
+def test_the_alert_of_a_day_has_its_cost_and_that_of_each_region(runs: Path) -> None:
+    alert = alert_of_day(runs)
+    assert alert["title"] == "s 2026-11-22: 1 published, 1 unchanged, 1 failed, 1.50 USD"
     assert alert["text"].splitlines() == [
         "B  failed     0.50 USD  no",
         "A  published  1.00 USD",
@@ -201,4 +207,13 @@ def test_the_alert_of_a_day_has_its_cost_and_that_of_each_region(runs: Path) -> 
     assert alert["data"]["usd"] == 1.5
     assert [one.get("usd") for one in alert["data"]["regions"]] == [1.0, 0.5, None]
     assert "`" not in alert["text"]
-    assert slack_text([Event.read(alert)]).startswith(f"*s {now.date()}: 1 published")
+    assert slack_text([Event.read(alert)]).startswith("*s 2026-11-22: 1 published")
+
+
+def test_the_alert_of_a_day_says_that_its_cost_is_missing(runs: Path) -> None:
+    run = RunFolder(runs / "runs" / "s" / "r1")
+    run.database.write_bytes(b"no database" * 1000)
+    alert = alert_of_day(runs)
+    assert alert["title"] == "s 2026-11-22: 1 published, 1 unchanged, 1 failed"
+    assert "the cost of s/r1 is missing: " in alert["text"]
+    assert "usd" not in alert["data"]
