@@ -25,6 +25,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.lookup import runs_here
 from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.rules.cost_sums import CostSum
 from trialfleet.workflows.status.costs.run_costs import _unpriced_text
@@ -217,3 +218,15 @@ def test_the_alert_of_a_day_says_that_its_cost_is_missing(runs: Path) -> None:
     assert alert["title"] == "s 2026-11-22: 1 published, 1 unchanged, 1 failed"
     assert "the cost of s/r1 is missing: " in alert["text"]
     assert "usd" not in alert["data"]
+
+
+def test_a_run_whose_folder_can_not_be_read_is_named_by_each_view(runs: Path) -> None:
+    study = RunFolder(runs / "runs" / "t" / "r1").study
+    study.unlink()
+    study.symlink_to(study.name)  # root, too, can't read it
+    text = "the run in 'runs/t/r1' can't be read: Too many levels of symbolic links"
+    assert cost()["notices"][0] == f"the run runs/t/r1 is not counted: {text}"
+    for words in (["runs"], ["status", "t/r1"]):
+        assert text in CliRunner().invoke(main, words).output
+    assert runs_here()[-1].name == "t/r1"
+    assert runs_here()[-1].submitted
