@@ -523,3 +523,19 @@ def test_one_process_reports_on_a_run_until_its_end(
         assert [look(0), starts()] == [1, 1]  # another process reports it
     script.write_text("import sys; open(sys.argv[2] + '/starts', 'a'); exit(1)\n")
     assert [look(0), look(alert_and_export_processes.AGAIN_SECONDS), look(1000)] == [1, 1, 1]
+
+
+def test_a_run_whose_alerts_can_not_be_started_delays_no_other_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(programs, "command", lambda *_: ["true"])
+    broken, other = RunFolder(tmp_path / "r1"), RunFolder(tmp_path / "r2")
+    for run in (broken, other):
+        run.alerts.mkdir(parents=True)
+    (broken.alerts / "lock").symlink_to("lock")  # can't be opened
+    keeper = alert_and_export_processes.Watchers()
+    assert keeper.check([broken, other]) == [broken, other]
+    assert f"{broken.root}: notify can't be started: " in caplog.text
+    assert [watcher.run for watcher in keeper._processes] == [other.root]
+    for process, _ in keeper._processes.values():
+        process.wait()
