@@ -61,7 +61,7 @@ def export_all(
     some = everything if models_folders is None else models_folders
     problems: dict[str, str] = {}
     if models_folders is not None:
-        with suppress(InputError):  # damaged; the next whole export writes it anew
+        with suppress(InputError):  # damaged; the next whole export replaces it
             problems = folder.problems()
     for title, open_target in _target_openers(folder, targets):
         problems.pop(title, None)
