@@ -46,6 +46,7 @@ class PublishedModel:
         evaluations: measurements of the model, oldest first: the run of the gate that measured it,
             and the value of `metric`.
         metric: the metric of the region's last gate; empty if no gate measured anything.
+        is_readable: whether the model's provenance.json could be read.
         drift: a text if the last measurement is unusual (see drift.py); otherwise None.
     """
 
@@ -61,6 +62,7 @@ class PublishedModel:
     evaluations: tuple[tuple[str, float], ...]
     metric: str
     drift: str | None
+    is_readable: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the model as plain data."""
@@ -127,6 +129,7 @@ def _model(
     metric = verdicts[-1].metric if verdicts else ""  # the last gate's
     evaluations = _evaluations(path.name, verdicts, metric)
     drifted = drift([value for _, value in evaluations])
+    provenance = read_provenance(path)
     return PublishedModel(
         path=path,
         run=path.name,
@@ -135,11 +138,12 @@ def _model(
         is_current=standing is ModelState.CURRENT,
         standing=standing,
         awaits_since=waits_since if standing is ModelState.AWAITS else None,
-        card=read_card(path) or read_provenance(path),
+        card=read_card(path) or provenance,
         verdict=read_model_verdict(path),
         evaluations=tuple(evaluations),
         metric=metric,
         drift=f"{path.name} has drifted: {metric} {drifted}" if drifted else None,
+        is_readable=bool(provenance),
     )
 
 

@@ -114,7 +114,7 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
 def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -> str:
     if not models:
         return "no models"
-    if champion and not champion.created:
+    if champion and not champion.is_readable:
         return _state(champion, champion)
     last = models[-1]
     if not last.is_current:
@@ -129,7 +129,7 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
 
 
 def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
-    lacks = "" if model.created else "; its provenance.json can't be read"
+    lacks = "" if model.is_readable else "; its provenance.json can't be read"
     return f"{_standing(model, champion)}{lacks}"
 
 
