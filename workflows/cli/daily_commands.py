@@ -155,9 +155,9 @@ def status(study: Path, most: int, as_json: bool) -> None:
         say(f"{region}: waits until {waits_until_text(settings, shown.days[0].date)}: {reason}")
     for line in (*commands_to_copy(shown), *approval_commands(shown)):
         say(line)
-    for line in (*shown.undelivered, shown.database_away, str(shown.lease or "")):
-        if line:
-            say(line)
+    away = (shown.models_away, shown.database_away)
+    for line in filter(None, (*shown.undelivered, *away, str(shown.lease or ""))):
+        say(line)
     _say_what_comes(study, next_start_text(settings, now) if settings else "", shown)
 
 

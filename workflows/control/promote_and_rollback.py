@@ -149,7 +149,12 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
         by_folder[ExportFolder.for_models_folder(models_folder)].append(models_folder)
     problems: dict[str, str] = {}
     for folder, some in by_folder.items():
-        if (targets := folder.targets()) is None:
+        try:
+            targets = folder.targets()
+        except InputError as error:
+            problems["the study's destinations"] = str(error)
+            continue
+        if targets is None:
             continue
         from trialfleet.workflows.control.export.export_pass import export_settled
 

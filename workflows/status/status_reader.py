@@ -5,6 +5,7 @@ A run's status can be read even if sources are unreachable, for example after it
 
 from __future__ import annotations
 
+import errno
 import random
 import re
 import time
@@ -18,7 +19,6 @@ from typing import Any
 
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError, PoolError
-from trialfleet.files import exists
 from trialfleet.optimizer.stored_trials import (
     FAILURES,
     StoredTrial,
@@ -538,14 +538,19 @@ def open_run(path: Path) -> RunFolder:
     Raises InputError if the folder does not contain a run, or was moved after planning.
     """
     study = RunFolder(path.absolute()).study
-    why = f"it has no {study.name}"
-    if exists(study):
-        try:
-            planned = Path(load_frozen(study).folder)
-            check_place(path, planned)
-            return RunFolder(planned)
-        except NoRunError as error:
-            why = str(error)
+    try:
+        study.stat()
+        planned = Path(load_frozen(study).folder)
+        check_place(path, planned)
+        return RunFolder(planned)
+    except (FileNotFoundError, NotADirectoryError):
+        why = f"it has no {study.name}"
+    except NoRunError as error:
+        why = str(error)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise InputError(f"the run in {str(path)!r} can't be read: {error.strerror}") from error
+        why = str(error.strerror)
     raise InputError(
         f"{str(path)!r} is not a run's folder ({why}); "
         "make one with: trialfleet plan STUDY, or list runs with: trialfleet runs"

@@ -119,7 +119,7 @@ def test_the_costs_of_runs_add_up_to_the_fleets_record(plan_on_fleet: Plan) -> N
         # without AWS the autoscaler's report on this machine counts
         write_json(RunFolder(runs["r1"].folder).fleet_state, {"step": last})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("trialfleet.infra.fleet.instances.inventory.instances", refuse)
+            patch.setattr("trialfleet.infra.fleet.instances.inventory.list_by_region", refuse)
             found = read_costs(now=here.now)
         assert "only from the autoscaler's reports on this machine: no AWS" in found.notices[0]
         assert add(found.items).usd == pytest.approx(spent, rel=1e-6)
@@ -130,7 +130,7 @@ def test_the_costs_of_runs_add_up_to_the_fleets_record(plan_on_fleet: Plan) -> N
         log.touch()  # with the last event of r2's jobs
         os.utime(log, (here.now.timestamp(), here.now.timestamp()))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("trialfleet.infra.fleet.instances.inventory.instances", refuse)
+            patch.setattr("trialfleet.infra.fleet.instances.inventory.list_by_region", refuse)
             report = write_report(RunFolder(runs["r1"].folder), here.now)
         assert report.boot_usd == pytest.approx(mine.boot, rel=1e-6)
         assert report.idle_usd == pytest.approx(mine.idle, rel=1e-6)
@@ -160,7 +160,7 @@ def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
             money = read_spending(folder, "r1", here.fleet, here.now)
             assert money
             bill = read_costs(["r1"], now=here.now)
-            assert bill.notices == ()
+            assert (bill.notices, bill.remarks) == ((), ())
             return money.spent, add(bill.items).usd or 0.0
 
         # moto has the real launch times, seconds after the start of this test's clock.
@@ -178,11 +178,11 @@ def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
 
         other = plan_on_fleet(here, "r2")
         record_trial(other, here, used, 10)
-        (notice,) = read_costs(["r1"], now=here.now).notices
+        (remark,) = read_costs(["r1"], now=here.now).remarks
         money = read_spending(folder, "r1", here.fleet, here.now)
         assert money
         words = f"`trialfleet status` shows {money.spent:.4f} USD, the cost of all of the"
-        assert notice.startswith(words)
+        assert remark.startswith(words)
 
 
 def down_at(here: World, moment: datetime) -> list[Instance]:

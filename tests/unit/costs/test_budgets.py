@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import os
 import random
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +214,43 @@ def test_the_budget_of_a_day_counts_its_other_runs(make_run: MakeRun) -> None:
     assert "budget.usd_per_day of 25 USD is used up: 15 USD are spent" in message
     named = "no trial completed, so there are no best settings: budget.usd_per_day of 25 USD"
     assert named in second.call("conclude", "A", "A.tuned").message
+
+
+@pytest.mark.parametrize("damaged", ["study", "database"])
+def test_no_trial_begins_while_the_cost_of_another_run_of_the_day_is_unknown(
+    make_run: MakeRun, damaged: str
+) -> None:
+    budget = {"trials": 9, "lanes": 2, "usd_per_day": 25}
+    today = str(datetime.now(UTC).date())
+    one, two = (
+        run_of_day(make_run(run=name, budget=budget, publish="none"), today)
+        for name in ("one", "two")
+    )
+    first, second = PaidScripts(one), PaidScripts(two)
+    assert first.begin("A.l1.t01") == ""
+    first.end("A.l1.t01", usd=15)
+    file: Path = getattr(first.folder, damaged)
+    kept = file.read_bytes()
+    file.write_bytes(b"{" * 5000)
+    reply = second.call("ask", "A", "A.l1.t01")
+    assert reply.exit_code == EXITS["defer"]
+    unknown = f"the cost of the run {str(one.folder)!r}, which counts for budget.usd_per_day, is"
+    assert unknown in reply.message
+    file.write_bytes(kept)
+    assert "budget.usd_per_day of 25 USD is used up" in second.begin("A.l1.t01")
+
+
+def test_an_old_run_that_can_not_be_read_does_not_count(make_run: MakeRun) -> None:
+    budget = {"trials": 9, "lanes": 2, "usd_per_day": 25}
+    today = str(datetime.now(UTC).date())
+    one, two = (
+        run_of_day(make_run(run=name, budget=budget, publish="none"), today)
+        for name in ("one", "two")
+    )
+    old = RunFolder(one.folder).study
+    old.write_text("{")
+    os.utime(old, (0, 0))
+    assert PaidScripts(two).begin("A.l1.t01") == ""
 
 
 def test_the_trial_cost_of_earlier_runs_counts_from_the_first_trial(make_run: MakeRun) -> None:

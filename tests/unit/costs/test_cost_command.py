@@ -25,6 +25,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.lookup import runs_here
 from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.rules.cost_sums import CostSum
 from trialfleet.workflows.status.costs.run_costs import _unpriced_text
@@ -161,7 +162,8 @@ def test_cost_without_jobs_or_with_wrong_arguments_says_so(
         assert attributes in done.output
 
 
-def test_the_alert_of_a_day_has_its_cost_and_that_of_each_region(runs: Path) -> None:
+def alert_of_day(runs: Path) -> dict[str, Any]:
+    """Return the alert about a day of the run s/r1."""
     now = datetime(2026, 11, 22, 8, tzinfo=UTC)
     folder = DailyFolder(runs / "runs" / "s")
     journal = Journal(folder.journal)
@@ -186,8 +188,13 @@ def test_the_alert_of_a_day_has_its_cost_and_that_of_each_region(runs: Path) -> 
     outbox = Outbox(folder.alerts)
     tell_days(study, [channel], outbox, folder, journal, now)
     assert deliver(outbox, [channel]) == 0
-    alert = json.loads(heard.read_text())
-    assert alert["title"] == f"s {now.date()}: 1 published, 1 unchanged, 1 failed, 1.50 USD"
+    alert: dict[str, Any] = json.loads(heard.read_text())
+    return alert
+
+
+def test_the_alert_of_a_day_has_its_cost_and_that_of_each_region(runs: Path) -> None:
+    alert = alert_of_day(runs)
+    assert alert["title"] == "s 2026-11-22: 1 published, 1 unchanged, 1 failed, 1.50 USD"
     assert alert["text"].splitlines() == [
         "B  failed     0.50 USD  no",
         "A  published  1.00 USD",
@@ -201,4 +208,25 @@ def test_the_alert_of_a_day_has_its_cost_and_that_of_each_region(runs: Path) -> 
     assert alert["data"]["usd"] == 1.5
     assert [one.get("usd") for one in alert["data"]["regions"]] == [1.0, 0.5, None]
     assert "`" not in alert["text"]
-    assert slack_text([Event.read(alert)]).startswith(f"*s {now.date()}: 1 published")
+    assert slack_text([Event.read(alert)]).startswith("*s 2026-11-22: 1 published")
+
+
+def test_the_alert_of_a_day_says_that_its_cost_is_missing(runs: Path) -> None:
+    run = RunFolder(runs / "runs" / "s" / "r1")
+    run.database.write_bytes(b"no database" * 1000)
+    alert = alert_of_day(runs)
+    assert alert["title"] == "s 2026-11-22: 1 published, 1 unchanged, 1 failed"
+    assert "the cost of s/r1 is missing: " in alert["text"]
+    assert "usd" not in alert["data"]
+
+
+def test_a_run_whose_folder_can_not_be_read_is_named_by_each_view(runs: Path) -> None:
+    study = RunFolder(runs / "runs" / "t" / "r1").study
+    study.unlink()
+    study.symlink_to(study.name)  # root, too, can't read it
+    text = "the run in 'runs/t/r1' can't be read: Too many levels of symbolic links"
+    assert cost()["notices"][0] == f"the run runs/t/r1 is not counted: {text}"
+    for words in (["runs"], ["status", "t/r1"]):
+        assert text in CliRunner().invoke(main, words).output
+    assert runs_here()[-1].name == "t/r1"
+    assert runs_here()[-1].submitted

@@ -98,6 +98,13 @@ def test_a_model_that_waits_for_approval_is_shown_until_it_is_promoted(
     assert f"{asked} models/demo/A/r2" in status().splitlines()
     waiting = json.loads(status("--json"))["awaiting"]["A"]
     assert (waiting["run"], waiting["path"]) == ("r2", str(model))
+    models = tmp_path / "models"
+    models.rename(tmp_path / "kept")
+    models.symlink_to("models")  # can't be read
+    (line,) = (line for line in status().splitlines() if line.startswith("it is unknown"))
+    assert line.startswith("it is unknown whether models wait for approval: ")
+    models.unlink()
+    (tmp_path / "kept").rename(models)
     promote(model)
     assert "waited for approval" not in status()
     assert [line for line in status().splitlines() if line.startswith("to change that")] == []

@@ -60,9 +60,9 @@ def clock_of(*moments: timedelta) -> Iterator[datetime]:
         yield BEGINS + moments[-1]
 
 
-def late(here: Path, text: str = TEXT) -> dict[str, str]:
-    file = write(here, text)
-    return late_regions(load_day(file, DAY), DAY, load_whole(file).daily)
+def late(here: Path, text: str = TEXT, said: list[str] | None = None) -> dict[str, str]:
+    file, said = write(here, text), [] if said is None else said
+    return late_regions(load_day(file, DAY), DAY, load_whole(file).daily, said.append)
 
 
 def test_data_is_complete_a_minute_after_its_last_write(here: Path) -> None:
@@ -112,7 +112,13 @@ def test_late_data_in_s3_is_awaited(here: Path, moto: str, monkeypatch: pytest.M
         "NO": f"data of {DAY} is incomplete: there is no s3://data-of-ours/NO/{DAY}.txt/_SUCCESS"
     }
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    assert late(here, text) == {}, "what isn't known is no reason to wait"
+    said: list[str] = []
+    assert late(here, text, said) == {}, "what isn't known is no reason to wait"
+    unknown = "used without waiting, because S3 doesn't say if it is complete: "
+    assert [line.partition(unknown)[0] for line in said] == [
+        f"s3://data-of-ours/{region}/{DAY}.txt: " for region in ("A", "NO")
+    ]
+    assert all("127.0.0.1:9" in line for line in said)
 
 
 @pytest.mark.slow

@@ -352,6 +352,18 @@ def test_the_commands_export_and_report_failed_exports(
     assert CliRunner().invoke(main, ["export", "study.yaml"]).exit_code == 0
     assert read(s3, "latest.json")["run"] == "r2"
     assert export_problems(study) == ()
+    for name in ("targets.json", "problems.json"):
+        (tmp_path / "models" / "demo" / ".export" / name).write_text("{")
+    (line,) = export_problems(study)
+    assert line.startswith("it is unknown whether models are exported: '")
+    done = CliRunner().invoke(main, ["rollback", "A"])
+    assert "demo/A: latest is r1 (was r2)" in done.output
+    assert "not exported yet to the study's destinations: '" in done.output
+    assert "targets.json' is damaged: it is not JSON" in done.output
+    assert read(s3, "latest.json")["run"] == "r2"
+    assert CliRunner().invoke(main, ["export", "study.yaml"]).exit_code == 0
+    assert read(s3, "latest.json")["run"] == "r1"
+    assert export_problems(study) == ()
 
 
 @pytest.mark.parametrize("named", ["by a profile", "by variables"])

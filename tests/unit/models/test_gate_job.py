@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,22 @@ def test_a_model_of_another_study_is_no_champion(champion: Day, make_day: MakeDa
     assert day.ask_gate().exit_code == EXITS["skip"]
     day.publish()
     assert day.latest == "r2"
+
+
+def test_a_champion_that_can_not_be_read_stays_current(
+    champion: Day, make_day: MakeDay, list_models: Callable[..., str]
+) -> None:
+    (champion.models / "r1" / "provenance.json").write_text("{")
+    day = make_day("r2")
+    assert day.ask_gate().exit_code == EXITS["skip"]
+    assert day.tell_gate(-1004, retry=0, pre=EXITS["skip"]).exit_code == EXITS["done"]
+    found = day.publish()
+    assert (found["verdict"], day.latest) == ("kept", "r1")
+    assert "the models can't be measured: " in day.not_latest
+    assert "r1/provenance.json' is damaged: it is not JSON" in day.not_latest
+    assert day.region_status.stage == "kept"
+    for words in ([], ["A"]):
+        assert re.search(r"r1 .*current; its provenance.json can't be read", list_models(*words))
 
 
 def test_a_model_that_became_current_after_the_measurement_stays_current(

@@ -59,6 +59,20 @@ def test_a_publication_removes_what_is_not_kept_and_says_so(
     assert publish_on(AGES["r2"], "r2", thrifty, best).removed is None
 
 
+def test_no_model_is_removed_while_the_previous_one_is_unknown(
+    study: Study, best: TrialFolder
+) -> None:
+    for age in (5, 4, 3):
+        publish_on(AGES[f"r{age}"], f"r{age}", study, best)
+    rollback(models_folder_of(study), "r5")
+    (models_folder_of(study) / ".history.json").write_text("{")
+    thrifty = with_keep(study, count=1)
+    last = publish_on(AGES["r5"] - timedelta(days=9), "made-up", thrifty, best)
+    assert last.removed
+    assert "models beyond the limits of `keep` can't be removed: " in last.removed
+    assert names(models_folder_of(study)) == ["latest", "made-up", "r3", "r4", "r5"]
+
+
 def test_champion_previous_champion_and_unknown_models_stay_however_old(
     study: Study, best: TrialFolder
 ) -> None:

@@ -216,10 +216,14 @@ def test_the_link_latest_decides_if_the_history_is_lost(
     promoted(models_folder, "r1", "r2")
     if content is None:
         (models_folder / ".history.json").unlink()  # as of a release that wrote none
+        assert current_runs(models_folder / "latest") == ["r2"]
     else:
         (models_folder / ".history.json").write_text(content)
-    assert current_runs(models_folder / "latest") == ["r2"]
+        with pytest.raises(OSError, match="so the earlier current models are unknown"):
+            rollback(models_folder)
     promoted(models_folder, "r3")
+    if content is not None:
+        assert (models_folder / ".history.json.unreadable").read_text() == content
     assert rollback(models_folder) == ("r2", "r3")
 
 

@@ -40,6 +40,8 @@ from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.lost_work import WorkTime
 from trialfleet.workflows.status.status_types import RunStatus
+from trialfleet.workflows.study.daily import Daily
+from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_fleet, load_published, load_study
 from trialfleet.workflows.study.notify import Channel
 
@@ -210,6 +212,46 @@ def test_a_trouble_is_reported_only_if_it_lasts(scene: Scene, trouble: dict[str,
     assert scene.kinds() == []
     scene.set(**trouble)
     assert scene.kinds(after=10) == []  # it has begun again
+
+
+def test_a_run_that_can_not_be_read_is_reported(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(work, monkeypatch)
+    monkeypatch.undo()
+    monkeypatch.setattr(time, "monotonic", lambda: scene.clock)
+    scene.events = RunEvents(scene.folder)
+    published = scene.folder.region("A").published
+    published.write_text("{")
+    assert scene.kinds() == []
+    scene.clock += run_alerts.LASTING
+    (event,) = scene.events.poll()
+    assert event.kind == "attention"
+    assert event.title.startswith(f"demo r1: it can't be read: '{published}' is damaged: ")
+    published.unlink()
+    assert "it can't be read" not in " ".join(one.title for one in scene.events.poll())
+
+
+def test_an_unreachable_database_of_two_managers_is_reported_by_both(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(work, monkeypatch)
+    frozen = load_frozen(scene.folder.study)
+    assert frozen.study.daily is None
+    more = {
+        "storage": "postgresql+psycopg://nobody@127.0.0.1:1/none",
+        "daily": Daily.model_validate({"at": "02:30", "zone": "UTC", "takeover_after": "30m"}),
+    }
+    shared = frozen.model_copy(update={"study": frozen.study.model_copy(update=more)})
+    scene.region(stage=Stage.FAILED, reason="no data")
+    scene.set(notice="the trials can't be read: no connection")
+    scene.kinds()
+    scene.clock += run_alerts.LASTING
+    found = scene.events.poll()
+    assert sorted(event.kind for event in found) == ["attention", "region-failed"]
+    (told,) = run_alerts._not_left_to_other(shared, scene.folder, found)
+    assert "no connection" in told.title
+    assert run_alerts._not_left_to_other(frozen, scene.folder, found) == found
 
 
 NOWHERE = JobTrouble(
@@ -481,3 +523,19 @@ def test_one_process_reports_on_a_run_until_its_end(
         assert [look(0), starts()] == [1, 1]  # another process reports it
     script.write_text("import sys; open(sys.argv[2] + '/starts', 'a'); exit(1)\n")
     assert [look(0), look(alert_and_export_processes.AGAIN_SECONDS), look(1000)] == [1, 1, 1]
+
+
+def test_a_run_whose_alerts_can_not_be_started_delays_no_other_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(programs, "command", lambda *_: ["true"])
+    broken, other = RunFolder(tmp_path / "r1"), RunFolder(tmp_path / "r2")
+    for run in (broken, other):
+        run.alerts.mkdir(parents=True)
+    (broken.alerts / "lock").symlink_to("lock")  # can't be opened
+    keeper = alert_and_export_processes.Watchers()
+    assert keeper.check([broken, other]) == [broken, other]
+    assert f"{broken.root}: notify can't be started: " in caplog.text
+    assert [watcher.run for watcher in keeper._processes] == [other.root]
+    for process, _ in keeper._processes.values():
+        process.wait()

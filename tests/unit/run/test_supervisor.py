@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -644,11 +645,30 @@ def test_regions_of_a_restarted_run_need_no_repair(folder: RunFolder, repairs: R
     assert repairs.noted == [Remedy.REPLACE]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermissionError(13, "Permission denied", "study.dag.lock"),
+        FileNotFoundError(2, "No such file or directory", "regions"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    ],
+)
 def test_the_supervisor_continues_to_watch_an_unreadable_run(
-    folder: RunFolder, repairs: Repairs, monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder, repairs: Repairs, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(*_: object) -> list[Fault]:
-        raise PermissionError(13, "Permission denied", "study.dag.lock")
+        raise error
 
     monkeypatch.setattr(supervisor, "faults", refuse)
     assert Supervisor(repairs).check([folder], [], NOW, 0.0) == [folder]
+
+
+def test_a_run_is_forgotten_when_it_was_removed_but_not_while_its_disk_is_away(
+    folder: RunFolder, repairs: Repairs
+) -> None:
+    shutil.rmtree(folder.root)
+    assert Supervisor(repairs).check([folder], [], NOW, 0.0) == []
+    away = RunFolder(folder.root.parent / "unmounted" / "r1")
+    assert Supervisor(repairs).check([away], [], NOW, 0.0) == [away]
+    cannot_be_read = Path("/", "x" * 300)
+    assert all(map(supervisor._is_ours, (away.root, cannot_be_read)))

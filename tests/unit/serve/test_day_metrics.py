@@ -144,6 +144,16 @@ def test_the_metrics_show_days_without_the_study_file(folder: DailyFolder) -> No
     assert found["unreadable", "demo", "study"] == 1
 
 
+def test_the_metrics_show_that_a_current_model_can_not_be_read(
+    folder: DailyFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "models" / "demo" / "NO" / "r" / "provenance.json").write_text("{")
+    found = samples([folder])
+    assert found["unreadable", "demo", "models"] == 1
+    assert ("model_age_seconds", "demo", "NO") not in found
+    assert ("model_age_seconds", "demo", "A") in found
+
+
 def test_a_folder_without_a_journal_has_no_days(tmp_path: Path) -> None:
     assert study_days(DailyFolder(tmp_path)) is None
 

@@ -12,7 +12,7 @@ from trialfleet.infra.pool.machines import parse_machines
 from trialfleet.render import render_template
 from trialfleet.workflows.formatting import NOTHING
 from trialfleet.workflows.views.serve import live_runs
-from trialfleet.workflows.views.serve.live_runs import NodeReader
+from trialfleet.workflows.views.serve.live_runs import NodeReader, PoolNodes
 from trialfleet.workflows.views.serve.metrics import exposition
 
 SLOT: dict[str, Any] = {"SlotType": "Partitionable", "TotalSlotCpus": 8, "TotalSlotGPUs": 1}
@@ -58,3 +58,9 @@ def test_page_and_metrics_show_the_same_states_of_machines(monkeypatch: pytest.M
         "trialfleet_nodes_jobs 1.0",
     ):
         assert line in metrics
+
+
+def test_unknown_nodes_are_not_counted_as_none() -> None:
+    metrics = exposition([], [], PoolNodes(notice="the collector does not answer"), "")[0].decode()
+    assert 'trialfleet_unreadable{study="",what="nodes"} 1.0' in metrics
+    assert not re.search(r"^trialfleet_nodes", metrics, re.M)

@@ -322,7 +322,7 @@ def test_every_metric_of_the_dashboard_and_the_alerts_exists(
 def test_a_run_and_days_that_can_not_be_read_are_a_metric(
     run: StoredRun, server: Server, work: Path
 ) -> None:
-    assert "trialfleet_unreadable{" not in server.ask("/metrics").text
+    assert 'what="run"' not in server.ask("/metrics").text
     RunFolder(run.run.folder).study.write_text("{")
     days = DailyFolder(work / "runs" / "other")
     days.root.mkdir()
@@ -330,6 +330,20 @@ def test_a_run_and_days_that_can_not_be_read_are_a_metric(
     found = server.ask("/metrics").text
     assert 'trialfleet_unreadable{study="",what="run"} 1.0' in found
     assert 'trialfleet_unreadable{study="other",what="days"} 1.0' in found
+
+
+def test_unreadable_trials_and_an_unreachable_queue_are_a_metric(
+    run: StoredRun, server: Server, wait_for: Callable[..., None]
+) -> None:
+    folder = RunFolder(run.run.folder)
+    folder.dag_files.submit.touch()  # no pool answers here
+    folder.database.write_bytes(b"no database" * 1000)
+
+    def away() -> list[str]:
+        found = server.ask("/metrics").text
+        return re.findall(r'unreadable{study="demo",what="(\w+)"} 1.0', found)
+
+    wait_for(lambda: away() == ["queue", "trials"], 30)
 
 
 def test_a_run_links_to_its_report_which_is_served_in_a_sandbox(

@@ -7,7 +7,9 @@ the study needs the program.
 from __future__ import annotations
 
 import argparse
+import logging
 import math
+import os
 import subprocess
 import sys
 import time
@@ -22,6 +24,7 @@ from trialfleet.wall_clock import log_in_utc
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
+log = logging.getLogger(__name__)
 SCHEDULE_LOCK = "schedule.lock"  # not the lock of the outbox, which other programs also hold
 AGAIN_SECONDS = 30.0  # before a process that died is started again
 
@@ -86,8 +89,16 @@ class Watchers:
     def _is_done(self, watcher: Watcher) -> bool:
         """Return whether a program's work is done. If not, start the program unless it runs.
 
-        A program that died is not started again within `AGAIN_SECONDS` of its last start.
+        A program that died is not started again within `AGAIN_SECONDS` of its last start. If it
+        can't be started, that is logged, because the other runs need their programs, too.
         """
+        try:
+            return self._has_ended(watcher)
+        except OSError as error:
+            log.warning("%s: %s can't be started: %s", watcher.run, watcher.program, error)
+            return False
+
+    def _has_ended(self, watcher: Watcher) -> bool:
         process, started = self._processes.get(watcher, (None, -math.inf))
         if process and process.poll() is None:
             return False
@@ -102,7 +113,7 @@ class Watchers:
 
 def _list_watchers(run: RunFolder) -> Iterator[Watcher]:
     for program, folder in (("notify", run.alerts), ("export", run.export)):
-        if folder.is_dir():
+        if os.path.isdir(folder):  # noqa: PTH112 - False if it can't be read
             yield Watcher(run.root, program, folder)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from trialfleet.classads import JobStatus
 from trialfleet.errors import InputError, PoolError, TrialfleetError
-from trialfleet.files import open_lock, read_json, unless_damaged, write_json
+from trialfleet.files import exists, open_lock, read_json, unless_damaged, write_json
 from trialfleet.infra.pool import schedd
 from trialfleet.restart_after_update import Updates
 from trialfleet.wall_clock import log_in_utc
@@ -98,10 +98,10 @@ class Supervisor:
         """Return the faults of a run, or None if the run's files can't be read."""
         try:
             return faults(run, ads, now)
-        except FileNotFoundError:  # the run's folder was removed
-            return []
-        except OSError as error:
-            log.info("%s: %s", run.root, error)
+        except (TrialfleetError, OSError, ValueError) as error:  # a damaged file, say
+            if not exists(run.root) and exists(run.root.parent):  # else its disk may be away
+                return []
+            log.warning("%s: it can't be checked: %s", run.root, error)
             return None
 
     def _crashing_jobs(self, ads: list[Ad], tick: float) -> set[int]:
@@ -194,14 +194,15 @@ def held_schedules(seconds: float) -> list[DailyFolder]:
 def _is_ours(folder: Path) -> bool:
     """Return whether the account that runs this program owns a folder.
 
-    A removed folder counts as owned, so that `Supervisor.check` forgets its run.
+    A folder that was removed, or whose disk is away, counts as owned: `Supervisor.check` decides
+    whether to forget its run.
     """
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
-    except FileNotFoundError:
-        return True  # the run's folder was removed; `check` removes the run's entry, too
-    except OSError:
+    except PermissionError:  # another account's
         return False
+    except OSError:
+        return True
 
 
 def _note(file: Path, folders: Iterable[Path]) -> None:

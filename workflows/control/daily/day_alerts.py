@@ -37,6 +37,7 @@ from trialfleet.workflows.formatting import (
 )
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.cost_sums import CostSum, add, sums
+from trialfleet.workflows.status.costs.bill import Bill
 from trialfleet.workflows.status.costs.run_costs import read_costs
 from trialfleet.workflows.status.day_outcomes import warnings_of_day
 from trialfleet.workflows.status.earlier_model import WithPrevious, with_previous
@@ -154,24 +155,27 @@ def _retry_text(one: Outcome, folder: DailyFolder) -> str:
 
 @dataclass(frozen=True)
 class DaysCosts:
-    """The cost of a day's run: the total, and each region's part of it."""
+    """The cost of a day's run: the total, each region's part of it, and what is missing."""
 
-    total: CostSum
+    total: CostSum | None  # None if unknown
     regions: Mapping[str, CostSum]
+    notices: tuple[str, ...] = ()
 
 
 def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
-    """Return the cost of an attempt's run, or None if there is no run or no known cost."""
+    """Return the cost of an attempt's run; None if there is no run, or without prices."""
     place = folder.run(attempt.run)
     if not RunFolder(place).study.exists():
         return None
     try:
-        items = read_costs([str(place)]).items
-    except (TrialfleetError, OSError):  # the day is still reported
+        found = read_costs([str(place)])
+    except (TrialfleetError, OSError) as error:  # the day is still reported
+        found = Bill((), (f"the cost of {attempt.run} is missing: {error}",))
+    known = found.items if any(item.usd is not None for item in found.items) else ()
+    if not (known or found.notices):
         return None
-    if all(item.usd is None for item in items):
-        return None
-    return DaysCosts(add(items), {one.key["region"]: one for one in sums(items, ["region"])})
+    regions = {one.key["region"]: one for one in sums(known, ["region"])}
+    return DaysCosts(add(known) if known else None, regions, found.notices)
 
 
 def _compare_with_earlier(
@@ -227,7 +231,8 @@ def _digest(
     counts = {e: sum(one.ending is e for one in outcomes) for e in Ending}
     words = ", ".join(f"{count} {ending}" for ending, count in counts.items() if count)
     again = f", attempt {attempt.attempt}" if attempt.attempt > 1 else ""
-    spent = f", {_money(costs.total.usd, costs.total)} USD" if costs else ""
+    total = costs.total if costs else None
+    spent = f", {_money(total.usd, total)} USD" if total else ""
     failed = (one for one in outcomes if one.ending is Ending.FAILED)
     next_step = next((_retry_text(one, folder) for one in failed), "")
     waiting = [one for one in outcomes if _waits_for_approval(study, one)]
@@ -269,7 +274,7 @@ def _digest(
                 for one in outcomes
             ],
             "moves": [{"region": region, **asdict(change)} for region, change in moves],
-            **_cost_data(costs.total if costs else None),
+            **_cost_data(total),
         },
     )
 
@@ -318,7 +323,9 @@ def digest_table(
         f"{value:<{longest}}{'  ' * bool(longest)}{in_one_line(one.why)}".rstrip()
         for one, amount, value in zip(rows, amounts, values, strict=True)
     ]
-    return "\n".join(lines + ([_cost_text(costs.total)] if costs else []))
+    if costs and costs.total:
+        lines.append(_cost_text(costs.total))
+    return "\n".join([*lines, *map(in_one_line, costs.notices if costs else ())])
 
 
 def _values_text(both: WithPrevious | None) -> str:
@@ -330,7 +337,7 @@ def _values_text(both: WithPrevious | None) -> str:
 
 def _usd(costs: DaysCosts | None, region: str) -> str:
     known = costs.regions.get(region) if costs else None
-    if costs is None or known is None or known.usd is None:
+    if costs is None or costs.total is None or known is None or known.usd is None:
         return ""
     return f"{_money(known.usd, costs.total)} USD"
 

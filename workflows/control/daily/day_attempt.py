@@ -174,7 +174,7 @@ class DailyWork:
         """
         found = load_day(self.file, attempt.date)
         there = found.usable
-        unusable = unusable_regions(found, attempt.date, found.whole.daily)
+        unusable = unusable_regions(found, attempt.date, found.whole.daily, self.say)
         gone = [name for name in left if name in unusable or name not in there]
         self.fail(attempt, {name: unusable.get(name, _ANOTHER_DAY) for name in gone})
         others = [name for name in there if name not in left or name in gone]

@@ -21,28 +21,49 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 OpenS3 = Callable[[], "S3Client"]
+Say = Callable[[str], object]
 UNCHANGED_SECONDS = 60.0  # data that was not written for this time counts as complete
 
 
-def late_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
+def _ignore(_: str) -> None:
+    pass
+
+
+def late_regions(
+    found: DaysStudy, day: date, daily: Daily | None, say: Say = _ignore
+) -> dict[str, str]:
     """Return the regions whose data for a day can't be used yet, each with the reason.
 
-    If the study doesn't wait for data, every existing file and every URL counts as complete.
+    If the study doesn't wait for data, every existing file and every URL counts as complete. So
+    does data about which S3 gives no answer; `say` then takes a line.
     """
     late = {name: f"data of {day} {why}" for name, why in found.unusable.items()}
     if found.study is None or daily is None or daily.wait_for_data is None:
         return late
     s3 = cache(partial(s3_client, found.study.s3))  # made only for data in S3
+
+    def incomplete_reason(data: str) -> str:
+        try:
+            return _incomplete_reason(data, daily, s3)
+        except ExportError as error:
+            say(f"{data}: used without waiting, because S3 doesn't say if it is complete: {error}")
+            return ""
+
     for name in found.study.region_table:
-        whys = (_incomplete_reason(each, daily, s3) for each in found.study.data_paths(name))
+        whys = map(incomplete_reason, found.study.data_paths(name))
         if why := next(filter(None, whys), None):
             late[name] = f"data of {day} {why}"
     return late
 
 
-def unusable_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
-    """Return the regions whose data for a day is absent or unusable, each with the reason."""
-    late, absent = late_regions(found, day, daily), f"data of {day} {ABSENT}: "
+def unusable_regions(
+    found: DaysStudy, day: date, daily: Daily | None, say: Say = _ignore
+) -> dict[str, str]:
+    """Return the regions whose data for a day is absent or unusable, each with the reason.
+
+    `say` takes a line about data that may be incomplete.
+    """
+    late, absent = late_regions(found, day, daily, say), f"data of {day} {ABSENT}: "
     return {
         name: why
         for name, why in late.items()
@@ -89,17 +110,15 @@ def _incomplete_reason(data: str, daily: Daily, s3: OpenS3) -> str:
 def _incomplete_in_s3_reason(url: str, daily: Daily, s3: OpenS3) -> str:
     """Return why a region's data in S3 is incomplete, or "" if the data is complete.
 
-    Also return "" if S3 refuses or does not answer. The region then starts without waiting.
+    ExportError if S3 refuses or does not answer. The region then starts without waiting.
     """
     objects = _write_times_in_s3(url, s3)
-    if objects == {}:
+    if not objects:
         return f"{ABSENT}: {url}"
-    if objects is None:
-        return ""
     if daily.ready_file:
         folder = url.rpartition("/")[0] if url in objects else url.rstrip("/")
         mark = f"{folder}/{daily.ready_file}"
-        return f"is incomplete: there is no {mark}" if _write_times_in_s3(mark, s3) == {} else ""
+        return "" if _write_times_in_s3(mark, s3) else f"is incomplete: there is no {mark}"
     return _too_new_reason(url, (moment.timestamp() for moment in objects.values()))
 
 
@@ -119,19 +138,19 @@ def write_times(place: Path) -> Iterator[float]:
             yield time.time()
 
 
-def _write_times_in_s3(url: str, s3: OpenS3) -> dict[str, datetime] | None:
+def _write_times_in_s3(url: str, s3: OpenS3) -> dict[str, datetime]:
     """Return when each object was last written, by its URL. `url` names an object or a folder.
 
-    The result is {} if there is no object. It is None if S3 is unreachable or refuses (this needs
-    the permission s3:ListBucket), or if the keys can't be read.
+    ExportError if S3 is unreachable or refuses (this needs the permission s3:ListBucket), or if the
+    keys can't be read.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
     bucket, _, key = url.removeprefix("s3://").partition("/")
     try:
         objects = list_objects(s3(), bucket, key)
-    except (BotoCoreError, ClientError, ExportError):
-        return None
+    except (BotoCoreError, ClientError) as error:
+        raise ExportError(str(error)) from error
     folder = f"{key.rstrip('/')}/"
     return {
         f"s3://{bucket}/{one['Key']}": one["LastModified"]

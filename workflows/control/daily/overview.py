@@ -39,6 +39,7 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
     lease, away = _read_lease(whole, folder)
     now = wall_clock.real_time()
     shown = newest_days(journal, most)
+    awaiting, models_away = _read_awaiting(file)
     clock, clock_fault = find_schedule(whole.name, folder)
     if clock and whole.daily and not clock_fault:
         clock_fault = why_unbegun(whole.name, whole.daily, folder, journal, now)
@@ -49,7 +50,8 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
         next_start=next_start(whole.daily, now) if whole.daily else None,
         clock=clock,
         clock_fault=clock_fault,
-        awaiting=_read_awaiting(file),
+        awaiting=awaiting,
+        models_away=models_away,
         awaited=awaited_now(file, journal, now) if whole.daily else {},
         lease=lease,
         database_away=away,
@@ -58,11 +60,12 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
     return whole, folder, found
 
 
-def _read_awaiting(file: Path) -> dict[str, UnapprovedModel]:
+def _read_awaiting(file: Path) -> tuple[dict[str, UnapprovedModel], str]:
+    """Return the models that wait for approval, by region; or {} and why they are unknown."""
     try:
-        return awaiting_by_region(load_published(file))
-    except (TrialfleetError, OSError):
-        return {}
+        return awaiting_by_region(load_published(file)), ""
+    except (TrialfleetError, OSError) as error:
+        return {}, f"it is unknown whether models wait for approval: {error}"
 
 
 def _read_lease(study: Study, folder: DailyFolder) -> tuple[Lease | None, str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.errors import ExportError
+from trialfleet.errors import ExportError, InputError
 from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
@@ -58,7 +59,10 @@ def export_all(
     folder.keep_targets(targets)
     everything = folder.models_folders
     some = everything if models_folders is None else models_folders
-    problems = {} if models_folders is None else folder.problems()
+    problems: dict[str, str] = {}
+    if models_folders is not None:
+        with suppress(InputError):  # damaged; the next whole export replaces it
+            problems = folder.problems()
     for title, open_target in _target_openers(folder, targets):
         problems.pop(title, None)
         try:

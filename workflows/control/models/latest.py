@@ -186,7 +186,10 @@ def _find_previous(models_folder: Path, current: str) -> str:
 
 
 def rollback_targets(models_folder: Path) -> list[str]:
-    """Return the runs to which repeated rollbacks go back, of which the last is the next one."""
+    """Return the runs to which repeated rollbacks go back, of which the last is the next one.
+
+    OSError if the history can't be read.
+    """
     previous = current_runs(models_folder / LATEST)[:-1]
     return [run for run in previous if read_provenance(models_folder / run).get("run") == run]
 
@@ -194,7 +197,7 @@ def rollback_targets(models_folder: Path) -> list[str]:
 def current_runs(link: Path) -> list[str]:
     """Return the runs that are or were current, oldest first, without those rolled back."""
     stack: list[str] = []
-    for change in history.changes(link):
+    for change in history.readable_changes(link):
         if change.by == "rollback" and change.run in stack:
             while stack[-1] != change.run:
                 stack.pop()

@@ -130,12 +130,13 @@ def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
 
 
 def _rejection_reason(published: Path, study: Study, verdict: Verdict) -> str | None:
-    champion = find_champion(published.parent, study.name)
-    if champion == published:  # a person made it the latest
+    if history.current_run(published.parent / LATEST) == published.name:  # a person's choice
         return None
     if not verdict.promoted:
         kept, why = verdict.champion_run, verdict.why
-    elif champion and champion.name != verdict.champion_run:
+    elif (
+        champion := find_champion(published.parent, study.name)
+    ) and champion.name != verdict.champion_run:
         kept = champion.name
         why = (
             "it became the current model after the gate had compared the new model with "

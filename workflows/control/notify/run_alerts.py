@@ -30,7 +30,7 @@ from trialfleet.workflows.formatting import in_one_line, result_text, usd
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.status_reader import StatusReader
 from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
-from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.notify import EventKind
 
 LASTING = 600.0  # seconds after which a trouble becomes an event
@@ -49,8 +49,16 @@ class RunEvents:
         self.is_over = False
 
     def poll(self) -> list[Event]:
-        """Return all events that apply now, including events that were returned before."""
-        status = self._reader.read()
+        """Return all events that apply now, including events that were returned before.
+
+        That the run can't be read is an event, too. InputError or OSError if the run was removed.
+        """
+        try:
+            status = self._reader.read()
+        except (InputError, OSError) as error:
+            if not self._folder.study.exists():
+                raise
+            return [*self._lasting_trouble_events("attention", [f"it can't be read: {error}"])]
         self.is_over = status.ended
         found = [
             *self._region_events(status),
@@ -278,6 +286,16 @@ def _line(region: RegionStatus, metric: str) -> str:
     return f"{region.name}: {region.stage}{best}" + (f"  {in_one_line(why)}" if why else "")
 
 
+def _not_left_to_other(frozen: FrozenStudy, folder: RunFolder, events: list[Event]) -> list[Event]:
+    """Return the events that another manager doesn't report.
+
+    While the managers' database is unreachable, both report what needs a person, such as this.
+    """
+    is_left = is_taken_over(frozen, folder)
+    urgent = [event for event in events if event.kind == "attention"]
+    return [] if is_left else urgent if is_left is None else events
+
+
 def _watch(folder: RunFolder) -> None:
     """Send the alerts about a run's events until the run has ended and no alert waits.
 
@@ -292,16 +310,16 @@ def _watch(folder: RunFolder) -> None:
     if not study.notify:
         return
     outbox = Outbox(folder.alerts)
-    with outbox.hold_lock(wait=False) as ours:
-        if not ours:
+    with outbox.hold_lock(wait=False) as is_locked:
+        if not is_locked:
             return
         events = RunEvents(folder)
         while True:
             try:
                 new = [event for event in events.poll() if not outbox.has(event.id)]
-                if new and not is_taken_over(frozen, folder):
-                    outbox.put(new, study.notify, is_daily=study.daily is not None)
-            except InputError:
+                if new and (ours := _not_left_to_other(frozen, folder, new)):
+                    outbox.put(ours, study.notify, is_daily=study.daily is not None)
+            except (InputError, OSError):
                 if not folder.study.exists():  # the run was removed
                     return
                 raise

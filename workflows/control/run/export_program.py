@@ -81,7 +81,7 @@ def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> Non
     with ExportFolder(folder.export).hold_lock(wait=False) as ours:
         if ours:
             exports = ExportFolder.for_study(study)
-            exporter = Exporter(exports, targets, lambda: not is_taken_over(frozen, folder))
+            exporter = Exporter(exports, targets, lambda: is_taken_over(frozen, folder) is False)
             _export_until_end(folder, exporter, targets, clock)
 
 

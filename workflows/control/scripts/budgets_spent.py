@@ -7,13 +7,16 @@ job is recorded, the job's cost is read from its event log.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.errors import TrialfleetError
+from trialfleet.errors import OptimizerError, TrialfleetError
+from trialfleet.files import exists, unless_damaged
 from trialfleet.optimizer.budget_and_deadline_rules import UsdBudget
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.job_log import total_cost
@@ -110,8 +113,25 @@ class Budgets:
             head = read_head(folder.study)
             is_of_day = place != self._folder.root and (head.study, head.of_day) == own
             return _OtherRun(folder) if is_of_day else None
-        except (TrialfleetError, OSError, ValueError):
-            return None
+        except (TrialfleetError, OSError, ValueError) as error:
+            if _was_planned_before(folder, own[1]):
+                return None
+            raise _unknown_cost_error(folder, error) from error
+
+
+def _was_planned_before(folder: RunFolder, day: date) -> bool:
+    """Return whether a run is surely from before `day`, or was removed."""
+    written = unless_damaged(lambda: folder.study.stat().st_mtime, math.inf)
+    return written < datetime.combine(day, datetime.min.time()).timestamp() or not exists(
+        folder.root
+    )
+
+
+def _unknown_cost_error(folder: RunFolder, error: Exception) -> OptimizerError:
+    return OptimizerError(
+        f"the cost of the run {str(folder.root)!r}, which counts for budget.usd_per_day, is "
+        f"unknown: {error}"
+    )
 
 
 class _OtherRun:
@@ -120,10 +140,16 @@ class _OtherRun:
         self._trials = RunTrials(folder, self._frozen)
 
     def read_spendings(self) -> list[Spending]:
-        """Return each region's costs. A run that isn't under way has no expected costs."""
+        """Return each region's costs. A run that isn't under way has no expected costs.
+
+        OptimizerError if the run's trials can't be read: its costs must not count as 0 USD.
+        """
         if not self._folder.study.exists():  # it was removed
             return []
-        found, _ = self._trials.read_all()
+        try:
+            found = self._trials.read()
+        except OptimizerError as error:
+            raise _unknown_cost_error(self._folder, error) from error
         study = self._frozen.study
         is_under_way = any(files.lock.exists() for files in self._folder.all_dags())
         now = time.time() if is_under_way else None

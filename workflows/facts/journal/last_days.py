@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
-from trialfleet.errors import TrialfleetError
+from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Ending, Journal, Outcome, latest_outcomes
@@ -44,6 +44,7 @@ class StudyDays:
     models: Mapping[str, datetime] = field(default_factory=dict)  # `model_time` of current models
     awaiting: Mapping[str, datetime] = field(default_factory=dict)  # since when models wait
     lacks_study: bool = False  # the study can't be read; the three fields above are empty
+    lacks_models: bool = False  # some current models can't be read; `models` lacks these
 
 
 def study_days(folder: DailyFolder) -> StudyDays | None:
@@ -59,17 +60,19 @@ def study_days(folder: DailyFolder) -> StudyDays | None:
     begun = attempts[-1].date
     found = latest_outcomes(journal.outcomes(begun - _BACK))
     study = _read_study(folder)
+    models = _read_models(study) if study else {}
     return StudyDays(
         study=folder.root.name,
         begun=begun,
         ended=max((one.ended for one in attempts if one.ended), default=None),
         regions=_endings_by_region(found.values()),
         daily=study.daily if study else None,
-        models=_read_models(study) if study else {},
+        models={region: as_of for region, as_of in models.items() if as_of},
         awaiting={region: one.since for region, one in awaiting_by_region(study).items()}
         if study
         else {},
         lacks_study=study is None,
+        lacks_models=None in models.values(),
     )
 
 
@@ -90,11 +93,16 @@ def _read_study(folder: DailyFolder) -> Study | None:
         return None
 
 
-def _read_models(study: Study) -> dict[str, datetime]:
+def _read_models(study: Study) -> dict[str, datetime | None]:
+    """Return the `model_time` of each region's current model, or None if it can't be read."""
     root = Path(study.publish) / study.name
-    found = {}
+    found: dict[str, datetime | None] = {}
     for place in root.iterdir() if study.publishes and root.is_dir() else ():
-        model = find_champion(place, study.name) if place.is_dir() else None
-        if model and (as_of := model_time(model)):
-            found[read_region_name(place)] = as_of
+        try:
+            model = find_champion(place, study.name) if place.is_dir() else None
+        except InputError:
+            found[read_region_name(place)] = None
+        else:
+            if model:
+                found[read_region_name(place)] = model_time(model)
     return found

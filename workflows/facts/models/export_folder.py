@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from trialfleet.errors import InputError
 from trialfleet.files import (
     lock_file,
-    object_or_empty,
     read_json,
-    read_regular,
-    unless_damaged,
+    read_record,
     write_atomic,
     write_json,
 )
@@ -79,25 +79,31 @@ class ExportFolder:
         ]
 
     def targets(self) -> Targets | None:
-        """Return the stored export targets; None if none can be read."""
-        return unless_damaged(
-            lambda: Targets.model_validate_json(read_regular(self._targets)), None
-        )
+        """Return the stored export targets; None if none are stored.
+
+        InputError if they can't be read, for example by another account.
+        """
+        found = _read_if_there(self._targets, Targets)
+        return Targets.model_validate(found) if found else None
 
     def keep_targets(self, targets: Targets) -> None:
         """Store the export targets."""
-        if targets != self.targets():
-            text = targets.model_dump_json(indent=1, exclude_none=True)
-            write_atomic(self._targets, text + "\n", mode=0o600)
+        with suppress(InputError):  # damaged
+            if targets == self.targets():
+                return
+        text = targets.model_dump_json(indent=1, exclude_none=True)
+        write_atomic(self._targets, text + "\n", mode=0o600)
 
     def problems(self) -> dict[str, str]:
-        """Return the stored problems of the export, by target."""
-        return object_or_empty(lambda: read_json(self._problems))
+        """Return the stored problems of the export, by target. InputError if unreadable."""
+        return _read_if_there(self._problems, dict[str, str])
 
     def keep_problems(self, problems: Mapping[str, str]) -> None:
         """Store the present problems of the export, in place of the stored ones."""
-        if problems != self.problems():
-            write_json(self._problems, dict(problems))
+        with suppress(InputError):  # damaged
+            if problems == self.problems():
+                return
+        write_json(self._problems, dict(problems))
 
     @contextmanager
     def hold_lock(self, *, wait: bool) -> Iterator[bool]:
@@ -110,11 +116,28 @@ class ExportFolder:
             yield ours
 
 
+def _read_if_there(path: Path, shape: Any) -> dict[str, Any]:
+    try:
+        return read_record(path, shape=shape)
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return {}
+        raise
+
+
 def export_problems(study: Study) -> tuple[str, ...]:
-    """Return the present problems of the export of a study's models, a line for each target."""
+    """Return the present problems of the export of a study's models, a line for each target.
+
+    For accounts that may not read them, there are none.
+    """
     if study.export is None:
         return ()
-    problems = ExportFolder.for_study(study).problems()
+    try:
+        problems = ExportFolder.for_study(study).problems()
+    except InputError as error:
+        if isinstance(error.__cause__, PermissionError):
+            return ()
+        return (f"it is unknown whether models are exported: {error}",)
     return tuple(f"export to {title}: {problem}" for title, problem in problems.items())
 
 

@@ -48,6 +48,18 @@ def list_models(models_folder: Path) -> list[Path]:
     ]
 
 
+def unreadable_models(models_folder: Path) -> list[Path]:
+    """Return the models of a region whose provenance.json can't be read."""
+    found = []
+    for model in sorted(models_folder.iterdir()):
+        try:
+            if model.name[0] != "." and model.name != LATEST:
+                _read_if_there(model)
+        except InputError:
+            found.append(model)
+    return found
+
+
 def check_published(model: Path) -> Path:
     """Return the absolute path of a published model; InputError if `model` isn't one.
 
@@ -63,11 +75,14 @@ def check_published(model: Path) -> Path:
 
 
 def find_champion(models_folder: Path, study: str) -> Path | None:
-    """Return a region's current model; None if there is none or if it is of another study."""
+    """Return a region's current model; None if there is none or if it is of another study.
+
+    InputError if the model's provenance.json can't be read: it must not count as no model.
+    """
     run = history.current_run(models_folder / LATEST)
     if run is None:
         return None
-    found = read_provenance(models_folder / run)
+    found = _read_if_there(models_folder / run)
     return models_folder / run if (found.get("study"), found.get("run")) == (study, run) else None
 
 
@@ -168,3 +183,13 @@ def read_provenance(model: Path) -> dict[str, Any]:
     """Return the content of a model's provenance.json; empty if it can't be read."""
     place = model / PROVENANCE
     return object_or_empty(lambda: untrusted_files.read_json(place, untrusted_files.MOST_NOTES))
+
+
+def _read_if_there(model: Path) -> dict[str, Any]:
+    """Return the content of a model's provenance.json, or {} without one; else InputError."""
+    try:
+        return untrusted_files.read_record(model / PROVENANCE)
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return {}
+        raise

@@ -7,6 +7,7 @@ hold the lock of the region's folder.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from trialfleet.files import parse_json, read_regular, sync, unless_damaged
+from trialfleet.files import DAMAGED, parse_json, read_regular, sync
 from trialfleet.workflows.formatting import local_time
 
 HISTORY = ".history.json"
@@ -65,8 +66,27 @@ def changes(link: Path) -> list[Change]:
     are still published. If the link was changed without a call of `note`, the last change is by
     `hand`.
     """
-    history, current = link.parent / HISTORY, current_run(link)
-    found = list(unless_damaged(lambda: _parse(read_regular(history)), ()))
+    try:
+        return readable_changes(link)
+    except OSError:
+        return _with_present([], link)
+
+
+def readable_changes(link: Path) -> list[Change]:
+    """Return what `changes` returns, but raise OSError if the history can't be read."""
+    history = link.parent / HISTORY
+    try:
+        found = list(_parse(read_regular(history)))
+    except FileNotFoundError:
+        found = []
+    except DAMAGED as error:
+        why = "it can't be read, so the earlier current models are unknown"
+        raise OSError(errno.EIO, why, str(history)) from error
+    return _with_present(found, link)
+
+
+def _with_present(found: list[Change], link: Path) -> list[Change]:
+    current = current_run(link)
     if found and current == found[-1].previous != found[-1].run:
         found.pop()  # the process was killed before the change
     if current is not None and (not found or found[-1].run != current):
@@ -90,7 +110,12 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = _account() if by in BY_A_PERSON else ""
     new = Change(run=run, previous=current_run(link), time=now, by=by, who=who, why=why)
-    kept = [*changes(link), new][-_KEPT:]
+    try:
+        known = readable_changes(link)
+    except OSError:  # kept aside
+        (link.parent / HISTORY).replace(link.parent / f"{HISTORY}.unreadable")
+        known = changes(link)
+    kept = [*known, new][-_KEPT:]
     _write(link.parent, {"schema": 1, "changes": [asdict(change) for change in kept]})
 
 

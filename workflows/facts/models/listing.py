@@ -18,6 +18,7 @@ from trialfleet.workflows.facts.models.folders import (
     model_time,
     planning_time,
     read_provenance,
+    unreadable_models,
 )
 from trialfleet.workflows.facts.models.history import changes, current_run
 from trialfleet.workflows.facts.models.verdict import Verdict
@@ -45,6 +46,7 @@ class PublishedModel:
         evaluations: measurements of the model, oldest first: the run of the gate that measured it,
             and the value of `metric`.
         metric: the metric of the region's last gate; empty if no gate measured anything.
+        is_readable: whether the model's provenance.json could be read.
         drift: a text if the last measurement is unusual (see drift.py); otherwise None.
     """
 
@@ -60,6 +62,7 @@ class PublishedModel:
     evaluations: tuple[tuple[str, float], ...]
     metric: str
     drift: str | None
+    is_readable: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the model as plain data."""
@@ -79,7 +82,8 @@ class PublishedModel:
 
 def list_published_models(models_folder: Path) -> list[PublishedModel]:
     """Return all models in a region's folder, oldest first."""
-    runs = sorted(list_models(models_folder), key=lambda path: (_time(path), path.name))
+    all_here = [*list_models(models_folder), *unreadable_models(models_folder)]
+    runs = sorted(all_here, key=lambda path: (_time(path), path.name))
     verdicts = [found for path in runs if (found := read_model_verdict(path))]
     standings, waits = _read_standings(models_folder / LATEST), read_awaiting(models_folder)
     if waits:
@@ -125,6 +129,7 @@ def _model(
     metric = verdicts[-1].metric if verdicts else ""  # the last gate's
     evaluations = _evaluations(path.name, verdicts, metric)
     drifted = drift([value for _, value in evaluations])
+    provenance = read_provenance(path)
     return PublishedModel(
         path=path,
         run=path.name,
@@ -133,11 +138,12 @@ def _model(
         is_current=standing is ModelState.CURRENT,
         standing=standing,
         awaits_since=waits_since if standing is ModelState.AWAITS else None,
-        card=read_card(path) or read_provenance(path),
+        card=read_card(path) or provenance,
         verdict=read_model_verdict(path),
         evaluations=tuple(evaluations),
         metric=metric,
         drift=f"{path.name} has drifted: {metric} {drifted}" if drifted else None,
+        is_readable=bool(provenance),
     )
 
 

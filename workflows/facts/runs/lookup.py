@@ -32,6 +32,7 @@ from trialfleet.workflows.names import region_slug
 
 RUNS = Path("runs")
 _SHOWN = 10  # names in a message
+_UNKNOWN = 0.0  # the time of planning of a run that can't be read
 # Publish folders here and in the folders of studies, with and without the study's name.
 _MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
 
@@ -41,7 +42,7 @@ class FoundRun:
     """A run's folder below `./runs`.
 
     `study` is the name of the folder above; empty if that is `./runs`. `run` is the name of the
-    run's folder. `planned` is when the run was planned, in Unix seconds.
+    run's folder. `planned` is when the run was planned, in Unix seconds, or `_UNKNOWN`.
     """
 
     folder: Path
@@ -56,13 +57,18 @@ class FoundRun:
 
     @property
     def submitted(self) -> bool:
-        """True if the run or one of its regions was submitted to HTCondor."""
+        """True if the run or one of its regions was submitted to HTCondor, or if it is unknown."""
         graphs = ("study.dag.condor.sub", "regions/*/region.dag.condor.sub")
-        return any(True for graph in graphs for _ in self.folder.glob(graph))
+        return self.planned == _UNKNOWN or any(
+            True for graph in graphs for _ in self.folder.glob(graph)
+        )
 
 
 def runs_here() -> list[FoundRun]:
-    """Return the runs in `./runs`, newest first."""
+    """Return the runs in `./runs`, newest first; last those that can't be read.
+
+    InputError if `./runs` can't be read.
+    """
     below = ((RUNS, ""), *((study, study.name) for study in _list_folders(RUNS)))
     found = [
         FoundRun(folder, study, folder.name, planned)
@@ -73,21 +79,26 @@ def runs_here() -> list[FoundRun]:
     return sorted(found, key=lambda run: (-run.planned, run.name))
 
 
-def _list_folders(place: Path) -> Iterator[Path]:
+def _list_folders(place: Path) -> list[Path]:
     try:
-        with os.scandir(place) as entries:
-            for entry in entries:
-                if entry.is_dir() and not entry.name.startswith("."):
-                    yield place / entry.name
-    except OSError:
-        return
+        names = os.listdir(place)  # noqa: PTH208 - names are enough
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        if place == RUNS:
+            raise InputError(f"{str(RUNS.absolute())!r} can't be read: {error.strerror}") from error
+        return []  # `runs_here` has it as a run that can't be read
+    return [place / name for name in names if not name.startswith(".")]
 
 
 def _planning_time(folder: Path) -> float | None:
+    """Return when a run was planned, or `_UNKNOWN`; None if the folder has no run."""
     try:
         return RunFolder(folder.absolute()).study.stat().st_mtime
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError:
+        return _UNKNOWN
 
 
 def find_run(name: str | None, *, planned: bool = False) -> Path:

@@ -107,11 +107,10 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
         return get_ownership(frozen, folder, storage).known_other()
 
 
-def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
-    """Return whether another manager took over a daily run, or may have done so.
+def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool | None:
+    """Return whether another manager took over a daily run; None if the database is unreachable.
 
-    The result is also True if the database is unreachable. Another manager may then be sending the
-    alerts and exporting the models.
+    Another manager may then be sending the alerts and exporting the models.
     """
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:
@@ -119,7 +118,7 @@ def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
     try:
         return other_manager(frozen, folder) is not None
     except OptimizerError:
-        return True
+        return None
 
 
 def take_over(folder: RunFolder) -> Owner | None:

@@ -59,10 +59,14 @@ class BilledRun:
 
 @dataclass(frozen=True)
 class Bill:
-    """The costs of jobs and of machines' time without a job. `notices` name the missing costs."""
+    """The costs of jobs and of machines' time without a job.
+
+    `notices` name the missing costs. `remarks` explain amounts that another view shows otherwise.
+    """
 
     items: tuple[CostItem, ...]
     notices: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: datetime) -> Bill:

@@ -66,7 +66,9 @@ def cost(*names: str | PathLike[str], by: Sequence[str] = ()) -> Costs:
     keys = tuple(dict.fromkeys(by)) or (("run",) if several else ("region",))
     rows, total = sums(found.items, keys), add(found.items)
     unpriced = [_unpriced_text(total.unpriced_hours)] if total.unpriced_hours else []
-    return Costs(by=keys, rows=tuple(rows), total=total, notices=(*found.notices, *unpriced))
+    return Costs(
+        by=keys, rows=tuple(rows), total=total, notices=(*found.notices, *found.remarks, *unpriced)
+    )
 
 
 def _unpriced_text(hours: float) -> str:
@@ -95,13 +97,13 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
     found = bill(runs.values(), lifetimes, now or datetime.now(UTC))
     wanted = {run.name for run in chosen}
     items = found.items
-    if not names:
+    if fleets or not names:  # on a fleet, unread runs would bear a share of the idle time
         notices += unread
-    else:
+    if names:
         items = tuple(item for item in items if (item.study, item.run) in wanted)
-        if len(chosen) == 1:
-            notices += _beside_the_status(chosen[0], items, now)
-    return Bill(items, (*notices, *found.notices))
+    is_one = names and len(chosen) == 1
+    remarks = _beside_the_status(chosen[0], items, now) if is_one else []
+    return Bill(items, (*notices, *found.notices), tuple(remarks))
 
 
 def _beside_the_status(

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from trialfleet.errors import InputError
 from trialfleet.files import folder_stamp
 from trialfleet.workflows.facts.models.card import read_card
 from trialfleet.workflows.facts.models.folders import (
+    LATEST,
+    current_model,
     find_champion,
     model_time,
     planning_time,
@@ -49,11 +52,16 @@ class ChampionsReader:
         for slug, folder in self._folders.items():
             changed, known = folder_stamp(folder), self._known.get(slug)
             if not (known and changed and known[0] == changed):
-                self._known[slug] = changed, self._champion(folder)
+                found = self._champion(folder)
+                is_known = found is None or found.as_of
+                self._known[slug] = changed if is_known else 0, found  # 0: read again
         return {slug: found for slug, (_, found) in self._known.items() if found}
 
     def _champion(self, folder: Path) -> Champion | None:
-        model = find_champion(folder, self._study) if folder.exists() else None
+        try:
+            model = find_champion(folder, self._study) if folder.exists() else None
+        except InputError:  # the page then shows the run, with an unknown age
+            model = current_model(folder / LATEST)
         if model is None:
             return None
         metrics = read_card(model).get("metrics")

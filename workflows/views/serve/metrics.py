@@ -65,7 +65,13 @@ class _Metrics(Collector):
         unreadable: list[tuple[str, str]],
     ) -> None:
         self._snapshots, self._days, self._nodes = snapshots, days, nodes
-        self._unreadable = [*unreadable, *((one.study, "study") for one in days if one.lacks_study)]
+        self._unreadable = {
+            *unreadable,
+            *((one.study, "study") for one in days if one.lacks_study),
+            *((one.study, "models") for one in days if one.lacks_models),
+            *((one.run.status.study, what) for one in snapshots for what in _away(one)),
+            *([("", "nodes")] if nodes.notice else ()),
+        }
 
     def collect(self) -> Iterator[Metric]:
         yield self._missing()
@@ -77,9 +83,9 @@ class _Metrics(Collector):
         yield from self._node_metrics()
 
     def _missing(self) -> Metric:
-        text = "1 if the study's newest run, its days or its file can't be read."
+        text = "1 if something can't be read, so that other metrics are missing or old."
         gauge = _gauge("unreadable", text, "what")
-        for study, what in self._unreadable:
+        for study, what in sorted(self._unreadable):
             gauge.add_metric([study, what], 1)
         return gauge
 
@@ -204,16 +210,27 @@ class _Metrics(Collector):
         nodes = GaugeMetricFamily(
             "trialfleet_nodes", "Number of nodes in the pool.", labels=("state",)
         )
-        counts = Counter(node.state() for node in self._nodes.nodes)
-        for state in _NODE_STATES:
-            nodes.add_metric([state], counts[state])
         price = GaugeMetricFamily(
             "trialfleet_nodes_price_usd_per_hour", "Sum of the known prices of the nodes."
         )
-        price.add_metric([], self._nodes.price)
         jobs = GaugeMetricFamily("trialfleet_nodes_jobs", "Number of jobs that run on the nodes.")
-        jobs.add_metric([], sum(len(node.jobs) for node in self._nodes.nodes))
+        if not self._nodes.notice:  # else the nodes are unknown, which is not 0
+            counts = Counter(node.state() for node in self._nodes.nodes)
+            for state in _NODE_STATES:
+                nodes.add_metric([state], counts[state])
+            price.add_metric([], self._nodes.price)
+            jobs.add_metric([], sum(len(node.jobs) for node in self._nodes.nodes))
         yield from (nodes, price, jobs)
+
+
+def _away(snapshot: Snapshot) -> Iterator[str]:
+    """Yield which sources of a run can't be read. An ended run no longer needs the queue."""
+    if snapshot.run.storage_away:
+        yield "trials"
+    if snapshot.run.queue_away and not snapshot.run.status.ended:
+        yield "queue"
+    if any(champion.as_of is None for champion in snapshot.champions.values()):
+        yield "models"
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

@@ -67,6 +67,7 @@ class DaysOverview:
         clock_fault: why the installed schedule can't start the next day's runs, or that it has not
             begun the due day in time; "" if nothing is known to be wrong.
         awaiting: the models that wait for a person's approval, by region.
+        models_away: why it is unknown which models wait for approval, or "" if it is known.
         awaited: the reasons why the newest day still waits for data, by region.
         lease: which of two managers starts the daily runs, and until when, or None if there is only
             one manager.
@@ -81,6 +82,7 @@ class DaysOverview:
     clock: str | None
     clock_fault: str = ""
     awaiting: dict[str, UnapprovedModel] = field(default_factory=dict)
+    models_away: str = ""
     awaited: dict[str, str] = field(default_factory=dict)
     lease: Lease | None = None
     database_away: str = ""

@@ -114,6 +114,8 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
 def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -> str:
     if not models:
         return "no models"
+    if champion and not champion.is_readable:
+        return _state(champion, champion)
     last = models[-1]
     if not last.is_current:
         return f"{last.run}: {_state(last, champion)}"
@@ -127,6 +129,11 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
 
 
 def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
+    lacks = "" if model.is_readable else "; its provenance.json can't be read"
+    return f"{_standing(model, champion)}{lacks}"
+
+
+def _standing(model: PublishedModel, champion: PublishedModel | None) -> str:
     if model.is_current:
         return "current"
     if model.standing is ModelState.ROLLED_BACK:
