@@ -399,6 +399,14 @@ def test_problems_of_all_regions_are_reported_at_once_and_no_run_remains(place: 
             "report_direction: is minimize, but a large test_auc is good: write maximize",
         ),
         (
+            {"report_metric": "test_loss"},
+            "report_metric: a small test_loss is good, but the direction is by default maximize: ",
+        ),
+        (
+            {"gate": {"metric": "test_loss"}},
+            "gate.metric: a small test_loss is good, but the direction is by default maximize: ",
+        ),
+        (
             {"search_space": {"droput": 0.1, "hidden": {"type": "int", "low": 8, "high": 16}}},
             "search_space.droput: the tabular trainer has no setting droput (did you mean dropout",
         ),
