@@ -165,6 +165,11 @@ class PriceCap(Section):
         description="The share of `run` that is reserved for the full trainings.",
     )
 
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if there is no amount of which a share could be reserved."""
+        if self.run is None and self.reserve != type(self).model_fields["reserve"].default:
+            yield ("reserve",), "requires run", self.reserve
+
 
 class Probe(Section):
     """The limits beyond which the GPU probe calls a GPU sick. The probe has a default for each."""
@@ -317,7 +322,7 @@ class Fleet(Section):
         return self.gangs is not None and self.gangs.efa
 
     def problems(self) -> Iterator[Refused]:
-        """Yield doubled names, zones outside of the AWS regions, and regions without an image."""
+        """Yield doubled names, `needs` in vain, zones elsewhere, and regions without an image."""
         for key in ("aws_regions", "zones", "instance_types", "subnets"):
             given = getattr(self, key)
             for i, one in enumerate(given):
@@ -327,6 +332,8 @@ class Fleet(Section):
             if not zone.startswith(tuple(self.aws_regions)):
                 text = f"is in none of aws_regions: {', '.join(self.aws_regions)}"
                 yield ("zones", i), text, zone
+        if self.instance_types and self.needs != Needs():
+            yield ("needs",), "has no effect with instance_types; leave one of the two out", {}
         yield from self._image_problems()
 
     def _image_problems(self) -> Iterator[Refused]:
