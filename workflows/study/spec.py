@@ -212,16 +212,19 @@ class Study(Section):
         yield from self._pair_problems()
 
     def _metric_problems(self) -> Iterator[Refused]:
-        own, objective, gate = self.report_direction, self.objective, self.gate
-        if own and self.report_metric is None:
-            yield ("report_direction",), "requires report_metric", own
-        elif own and self.report_metric == objective.metric and own != objective.direction:
-            text = (
-                f"contradicts the objective {objective.metric!r}, which is {objective.direction}d"
-            )
-            yield ("report_direction",), text, own
-        if gate and gate.direction and gate.metric is None:
-            yield ("gate", "direction"), "requires gate.metric", gate.direction
+        objective, gate = self.objective, self.gate or Gate()
+        known = {self.report_metric: ("report_metric", self.compared_direction)}
+        known[objective.metric] = "the objective", objective.direction
+        given = (
+            (("report_direction",), self.report_direction, "report_metric", self.report_metric),
+            (("gate", "direction"), gate.direction, "gate.metric", gate.metric),
+        )
+        for keys, own, key, metric in given:
+            whose, right = known.get(metric, ("", own))
+            if own and metric is None:
+                yield keys, f"requires {key}", own
+            elif own and own != right:
+                yield keys, f"contradicts {whose} {metric!r}, which is {right}d", own
 
     def _absent_part_problems(self) -> Iterator[Refused]:
         if self.trainer != "tabular":
@@ -236,6 +239,10 @@ class Study(Section):
         if not self.publishes:
             text = "requires published models, but `publish` is `none`; leave one of them out"
             yield from (((name,), text, {}) for name in self._given_names("gate", "keep", "export"))
+        for i, channel in enumerate(self.notify):
+            if channel.events == ["day-done"] and not self.daily:
+                text = "day-done requires a `daily:` table; name other events, such as run-done"
+                yield ("notify", i, "events"), text, channel.events
         if self.daily and not self.publishes:
             text = "`daily` requires published models; leave `publish: none` or `daily` out"
             yield ("publish",), text, self.publish
