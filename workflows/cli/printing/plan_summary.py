@@ -16,7 +16,7 @@ from trialfleet.workflows.control.plan.pool_check import PoolCheck
 from trialfleet.workflows.control.plan.table_summary import checks_lines, gate_lines, table_lines
 from trialfleet.workflows.control.run.plan_estimate import estimate, estimate_cost
 from trialfleet.workflows.control.run.run import Run
-from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
+from trialfleet.workflows.facts.run_folder.dag_structure import autoscale_mode, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_checks, read_description
 from trialfleet.workflows.formatting import count_text, duration, rough_duration, usd
@@ -203,10 +203,11 @@ def _cost(study: Study) -> dict[str, Any] | None:
 def _cost_bound(study: Study) -> tuple[float, str] | None:
     budgets = [study.region_budget(name) for name in study.region_table]
     of_regions = [budget.usd for budget in budgets if budget.usd is not None]
+    cap = study.fleet.price_cap.run if study.fleet and autoscale_mode(study) != "off" else None
     bounds = [
         (study.budget.usd_per_run, "budget.usd_per_run"),
         (study.budget.usd_per_day, "budget.usd_per_day"),
-        (study.fleet.price_cap.run if study.fleet else None, "fleet.price_cap.run"),
+        (cap, "fleet.price_cap.run"),
         (sum(of_regions) if len(of_regions) == len(budgets) else None, "budget.usd of all regions"),
     ]
     return min(((usd, key) for usd, key in bounds if usd is not None), default=None)
