@@ -175,8 +175,8 @@ class Study(Section):
     learn_from: list[OneLine] | None = Field(
         None,
         max_length=10,
-        description="Names of studies, or runs, from whose results the sampler learns; []: none "
-        "(default: the newest run of this study, if there is one).",
+        description="Up to ten names of studies or runs from whose results RegionSampler learns; "
+        "[]: none (default: a recent run of this study, if there is one).",
     )
     early_stopping: EarlyStopping | None = Field(
         None,

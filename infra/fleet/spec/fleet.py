@@ -78,7 +78,13 @@ def check_regions(given: Iterable[str]) -> list[str]:
 class Needs(Section):
     """The required hardware of instances, for a fleet that lists no instance types."""
 
-    gpus: int = Field(1, ge=0, le=16, description="GPUs of an instance.")
+    gpus: int = Field(
+        1,
+        ge=0,
+        le=16,
+        description="Exact number of GPUs of an instance. For a fleet without GPUs, list "
+        "instance_types.",
+    )
     gpu_memory: Size = Field("16GB", description="Minimum memory of each GPU.")
     architecture: Literal["x86_64", "arm64"] = Field(
         "x86_64", description="Architecture of the processors."
@@ -157,7 +163,11 @@ class PriceCap(Section):
     """The caps on costs in USD. At a cap, nodes are drained, and no more nodes are requested."""
 
     hour: Positive | None = Field(None, description="USD per hour of all nodes together.")
-    run: Positive | None = Field(None, description="USD of all nodes together since the run began.")
+    run: Positive | None = Field(
+        None,
+        description="USD of all nodes together since the run began. Only a run's autoscaler keeps "
+        "this cap: see autoscale.",
+    )
     reserve: float = Field(
         0.2,
         ge=0,
