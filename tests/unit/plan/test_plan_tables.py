@@ -419,6 +419,14 @@ def test_problems_of_all_regions_are_reported_at_once_and_no_run_remains(place: 
             "search_space.hidden: hidden is 99999; it must be from 1 to 65536",
         ),
         (
+            {"search_space": {"momentum": {"type": "float", "low": 0.5, "high": 0.9}}},
+            "search_space.momentum: has no effect without optimizer: sgd; leave it out",
+        ),
+        (
+            {"search_space": {"layers": {"type": "int", "low": 1, "high": 2}, "outer_momentum": 0}},
+            "search_space.outer_momentum: has no effect without local_steps above 1; leave it out",
+        ),
+        (
             {"search_space": {"optimizer": {"type": "categorical", "choices": ["adamw", "lion"]}}},
             "search_space.optimizer: optimizer is 'lion'; choose adamw or sgd",
         ),
