@@ -261,6 +261,9 @@ class Study(Section):
             text = f"requires sampler: {OWN}; {self.sampler} cannot use earlier results"
             yield ("learn_from",), text, self.learn_from
 
+        if self.daily and self.daily.wait_for_data and not self._has_data:
+            text = "requires data; leave it out, or name the data that is awaited in `data`"
+            yield ("daily", "wait_for_data"), text, self.daily.wait_for_data
         if self.daily and self.daily.takeover_after:
             yield from self._takeover_problems(self.daily.takeover_after)
 
@@ -272,6 +275,11 @@ class Study(Section):
         in_s3 = self.publish.startswith(URL_PREFIXES) or (self.export and self.export.s3)
         if not in_s3:
             yield key, "requires models in S3: publish: s3://BUCKET/PREFIX", after
+
+    @property
+    def _has_data(self) -> bool:
+        regions = self.listed_regions.values()  # none with a glob, whose files are the data
+        return not regions or any(region.data_or(self.data) for region in regions)
 
     def _given_names(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name) is not None]
