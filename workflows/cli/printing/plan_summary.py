@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.files import shell_quoted
+from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.sampling.warm_start import PreviousTask, read_previous
 from trialfleet.optimizer.stopping import FLOOR
@@ -87,7 +88,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
         ("at once", _concurrency(study, summary["at_once"], pool_check)),
         ("time", _time(expected, summary["trials"], len(regions)) if expected else ""),
         ("cost", _cost_text(summary["cost"]) if summary["cost"] else ""),
-        ("model", _model(regions, has_previous=bool(lessons))),
+        ("model", _model(regions, study.sampler, has_previous=bool(lessons))),
         *(("learns", lesson) for lesson in _previous_run_lines(lessons)),
         ("graph", f"{summary['dag_nodes']} DAG nodes (jobs and their steps)"),
         ("files", f"{summary['files']} in {here}{_relative_to_text(run.folder)}"),
@@ -237,22 +238,20 @@ def _previous_run_lines(runs: list[dict[str, Any]]) -> list[str]:
     return [*lines[:-1], f"{lines[-1]}; to turn this off: learn_from: []"] if lines else []
 
 
-def _model(regions: list[dict[str, Any]], *, has_previous: bool) -> str:
+def _model(regions: list[dict[str, Any]], sampler: Sampler, *, has_previous: bool) -> str:
+    chooser = "the optimiser's model" if sampler == OWN else sampler
     before = "good settings of previous runs" if has_previous else "space-filling start-up points"
     first = [r["model_leads_from"] for r in regions if r["model_leads_from"]]
     never = [r["name"] for r in regions if not r["model_leads_from"]]
     if not first:
         return (
-            "the optimiser's model chooses no trial: all are space-filling start-up points; give "
+            f"{chooser} chooses no trial: all are space-filling start-up points; give "
             "more trials, fewer lanes or fewer startup_trials"
         )
     least, most = min(first), max(first)
     span = f"{least}" if least == most else f"{least} to {most} (depending on the region)"
     but = f"; never in {', '.join(never[:6])}{', …' if len(never) > 6 else ''}" if never else ""
-    return (
-        f"from trial {span} of a region on, the optimiser's model chooses; before that, "
-        f"{before}{but}"
-    )
+    return f"from trial {span} of a region on, {chooser} chooses; before that, {before}{but}"
 
 
 def _gpus(resources: Resources) -> str:
