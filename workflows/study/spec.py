@@ -152,7 +152,8 @@ class Study(Section):
         None,
         repr=False,  # it may hold a password
         description="Optuna RDB URL: sqlite:///PATH, or "
-        "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE (default: RUN/study.db).",
+        "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE, which needs the package "
+        "psycopg[binary] on the manager (default: RUN/study.db).",
     )
     publish: Annotated[OneLine, AfterValidator(check_publish)] = Field(
         DEFAULT_FOLDER,

@@ -465,6 +465,15 @@ def test_a_channel_only_for_the_ends_of_days_requires_days(folder: Path) -> None
     load_study(write(folder, MINIMAL + notify.replace("day-done", "[day-done, drift]")))
 
 
+def test_a_postgresql_storage_needs_its_driver(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    message = error_of(folder, MINIMAL + "storage: postgresql+psycopg://u:geheim@h/d\n")
+    assert ":9: storage: needs the package psycopg on the manager: python3 -m pip ins" in message
+    assert "geheim" not in message
+
+
 def test_startup_trials_of_a_region_are_at_most_its_trials(folder: Path) -> None:
     budget = "budget: {trials: 9, startup_trials: 9}\n"
     text = with_line(REGIONS, "regions:\n  A: {budget: {startup_trials: 10}}") + budget
