@@ -180,6 +180,10 @@ def test_the_estimated_cost_of_a_fleet_includes_boot_and_idle_time(
     third = planned(make_run, "r3", here, publish="none", fleet=fleet)
     assert "3.00 USD" not in plan_text(third)
     assert "  note     no autoscaler keeps fleet.price_cap.run" in plan_text(third)
+    unused = "  note     the fleet's nodes have GPUs, which trials don't use with accelerator: cpu"
+    assert unused in plan_text(third)
+    types = {**fleet, "instance_types": ["c7i.xlarge"]}
+    assert unused not in plan_text(planned(make_run, "r4", here, publish="none", fleet=types))
 
 
 def test_the_estimated_cost_includes_gates_apart_from_boot_and_idle_time(

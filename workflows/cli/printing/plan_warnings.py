@@ -23,6 +23,10 @@ _NO_CAP = (
     "no autoscaler keeps fleet.price_cap.run: set fleet.autoscale: service, or keep this running: "
     "trialfleet fleet autoscale --run {run} (docs/ec2.md)"
 )
+_UNUSED_GPUS = (
+    "the fleet's nodes have GPUs, which trials don't use with accelerator: cpu: write accelerator: "
+    "gpu, or list cheaper instance_types"
+)
 _EVALUATE = re.compile(r"\bevaluate\b")
 _NO_EVALUATE = (
     "no file of the trainer mentions mode evaluate, in which a trainer measures models for the "
@@ -64,9 +68,11 @@ def plan_warnings(run: Run) -> list[str]:
     is_unpriced = study.has_budget_in_usd and study.usd_per_hour is None and study.fleet is None
     is_capped = study.fleet is not None and study.fleet.price_cap.run is not None
     is_uncapped = is_capped and autoscale_mode(study) == "off"
+    has_unused_gpus = study.accelerator == "cpu" and bool(study.fleet and study.fleet.brings_gpus)
     found = {
         _NO_MODEL: study.publishes and _never_mentions(run, _MODEL),
         _NO_PRICE: is_unpriced,
+        _UNUSED_GPUS: has_unused_gpus,
         _NO_CAP.format(run=run.run_id): is_uncapped,
         _SHARED_ROWS: shares_rows_with_champion(study),
         _NO_REPORTS: never_reports,
