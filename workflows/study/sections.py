@@ -254,7 +254,7 @@ class EarlyStopping(Section):
         ge=1,
         le=86_400,
         description="Seconds that a trainer has to exit after a stop request. Then it gets "
-        "SIGTERM.",
+        "SIGTERM, except in a gang.",
     )
 
     def problems(self) -> Iterator[Refused]:
