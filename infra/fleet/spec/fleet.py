@@ -332,7 +332,7 @@ class Fleet(Section):
         return self.gangs is not None and self.gangs.efa
 
     def problems(self) -> Iterator[Refused]:
-        """Yield doubled names, `needs` in vain, zones elsewhere, and regions without an image."""
+        """Yield doubled names, useless `needs`, zones elsewhere, and regions without an image."""
         for key in ("aws_regions", "zones", "instance_types", "subnets"):
             given = getattr(self, key)
             for i, one in enumerate(given):
