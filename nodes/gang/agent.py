@@ -283,7 +283,8 @@ class Agent:
     def _report_state(self) -> None:
         """Write this agent's state to the access point if it has changed or a heartbeat is due.
 
-        Rank 0 also sends the trial's reports. `Carrier` calls this method during transfers.
+        Rank 0 also sends the trial's reports, and fetches an order to stop the trial. `Carrier`
+        calls this method during transfers.
         """
         self._peers.update()
         self._me = replace(
@@ -307,6 +308,8 @@ class Agent:
             with suppress(OSError):
                 self._part.reports.send()
                 self._part.reports.send_printed()
+                if self._part.order.grace_seconds is not None:  # it may be stopped early
+                    self._part.reports.take_order()
 
     def _deliver(self) -> None:
         now = time.monotonic()

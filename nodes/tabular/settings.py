@@ -176,6 +176,13 @@ class Settings:
             return "none"
         return "embeddings" if weights - embeddings <= room else "all"
 
+    def missing_condition(self, name: str) -> str:
+        """Return the condition without which the setting `name` has no effect; "" if it has one."""
+        if name == "momentum" and self.optimizer != "sgd":
+            return "optimizer: sgd"
+        is_outer = name in {"outer_learning_rate", "outer_momentum"}
+        return "local_steps above 1" if is_outer and self.local_steps == 1 else ""
+
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Settings:
         """Return the settings from a trial's parameters, or raise SettingError."""

@@ -18,8 +18,8 @@ Run.trials() returns Trials. Each Trial has a row() for a table:
 pandas.DataFrame([trial.row() for trial in run.trials()]). Run.best() returns BestSettings.
 
 Errors are subclasses of TrialfleetError, with a message for the user. In a notebook, a Run shows
-its status; `trialfleet init FOLDER --example notebook` writes a notebook. The command line has the
-same functions; see `trialfleet --help`.
+its status; `trialfleet init FOLDER --example notebook` writes a notebook. The command line has
+these functions and more; see `trialfleet --help`.
 """
 
 from __future__ import annotations

@@ -46,13 +46,13 @@ TrialfleetGangMin: number
 TrialfleetGangMax: number
     Of a gang's job: the number of the gang's jobs that the DAG node submitted.
 TrialfleetTeam: text
-    The study's `team`; missing without one.
+    The study's `team`, in jobs that train or measure models; missing without one.
 TrialfleetMemoryKb: number in KiB
     Memory that the trial uses. Memory that several of its processes share counts once if HTCondor
     measures shared memory.
 TrialfleetOwnCopy: boolean
-    True if HTCondor sends the region's files with this job; otherwise it sends them to the machine
-    once, for all jobs of the region.
+    Of a job whose region has more than 10 MB of files: true if HTCondor sends them with this job,
+    false if it sends them to the machine once, for all jobs of the region.
 CommonInputFiles: text
     An attribute of HTCondor: the files that it sends to a machine once, for all jobs of the region.
 TransferInput: text

@@ -139,7 +139,9 @@ def _yaml(value: object) -> str:
 
 def _type(key: Schema) -> str:
     if "anyOf" in key:
-        return " or ".join(dict.fromkeys(filter(None, map(_type, _without_scalars(key["anyOf"])))))
+        types = dict.fromkeys(filter(None, map(_type, _without_scalars(key["anyOf"]))))
+        several = {f"list of {one}" for one in types if " or " in one}
+        return " or ".join("list of these" if one in several else one for one in types)
     if "$ref" in key:
         name = _name(key["$ref"])
         label = name.removesuffix("Parameter").lower() if name.endswith("Parameter") else "table"
@@ -177,6 +179,8 @@ def _bounds(key: Schema) -> Iterator[str]:
         yield f"from {_number(least)} to {_number(most)}"
     elif least is None and most is not None:
         yield f"up to {most:,}"
+    if "exclusiveMaximum" in key:
+        yield f"and below {key['exclusiveMaximum']:,}"
 
 
 def _number(value: float) -> str:

@@ -259,6 +259,7 @@ def study(random: Random) -> bytes:
 def fleet(random: Random) -> bytes:
     """Return the bytes of a file with a fleet."""
     alone = {key: value for key, value in FLEET.items() if key == "aws_regions" or chance(random)}
+    alone.pop(random.choice(["needs", "instance_types"]), None)  # both together are refused
     if chance(random):
         return _file(random, {"name": "demo", "fleet": alone})
     return _file(random, {"name": "gpus", **alone})

@@ -93,7 +93,7 @@ class Daily(Section):
     unchanged: Literal["skip", "train"] = Field(
         "skip",
         description="Whether to skip or train regions whose data and settings have not changed "
-        "since their last model.",
+        "since their last model. Regions without data, or with data in S3, are always trained.",
     )
     takeover_after: Lasting | None = Field(
         None,

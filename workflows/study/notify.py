@@ -94,7 +94,9 @@ Addresses = Annotated[
     BeforeValidator(wrap_in_list, json_schema_input_type=str | list[str]),
 ]
 EventKinds = Annotated[
-    list[EventKind], AfterValidator(check_not_empty), BeforeValidator(wrap_in_list)
+    list[EventKind],
+    AfterValidator(check_not_empty),
+    BeforeValidator(wrap_in_list, json_schema_input_type=EventKind | list[EventKind]),
 ]
 
 

@@ -7,6 +7,7 @@ with an argument `keys` raise UnusableStudyError, with these keys, if the path c
 from __future__ import annotations
 
 import glob
+import importlib.util
 import os
 import re
 import stat
@@ -26,6 +27,7 @@ Keys = tuple[str | int, ...]
 Part = TypeVar("Part", bound=Section)
 PLACEHOLDER = "{region}"
 ABSENT = "isn't there"  # of a region's data, in the record of a day
+_DRIVER = "psycopg"  # the Python driver for PostgreSQL
 _URL_MARKS = "%/:?#[]@!&'()*+;=~"
 
 
@@ -290,6 +292,11 @@ def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
     from trialfleet.optimizer.storage_url import parse_storage
 
     parsed = parse_storage(url)
+    if parsed.get_backend_name() == "postgresql" and importlib.util.find_spec(_DRIVER) is None:
+        install = f"python3 -m pip install '{_DRIVER}[binary]'"
+        raise UnusableStudyError(
+            Problem(keys, f"needs the package {_DRIVER} on the manager: {install}")
+        )
     if parsed.get_backend_name() != "sqlite" or not parsed.database:
         return url
     path = (folder / parsed.database).absolute()

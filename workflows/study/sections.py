@@ -43,9 +43,11 @@ class Budget(Section):
     lanes: int = Field(4, ge=1, le=1_000, description="Number of a region's trials in parallel.")
     startup_trials: Count | None = Field(
         None,
-        description="Number of space-filling trials, before the optimiser's model chooses "
-        "parameters. Default: two for each parameter, but at least 5 and at most 10. If this "
-        "default is more than a third of the trials, it is a third of them, but at least 2.",
+        description="Number of trials before the optimiser's model chooses parameters: the first "
+        "has the defaults, the others are spread over the search space. Default: two for each "
+        "parameter, but at least 5 and at most 10. If this default is more than a third of the "
+        "trials, it is a third of them, but at least 2. A run that learns from previous runs has "
+        "half as many, with settings that were good there.",
     )
     trials_per_job: TrialsPerJob = Field(
         "all",
@@ -158,7 +160,9 @@ class Region(Section):
         None, description="Paths or s3:// URLs (default: the study's data)."
     )
     search_space: dict[str, Entry] | None = Field(
-        None, description="Parameters and constants that replace the study's of the same name."
+        None,
+        description="Parameters and constants in addition to the study's; one with the name of the "
+        "study's replaces it.",
     )
     budget: BudgetOverride | None = None
     nodes: Gang | None = Field(None, description="As in resources.")
@@ -191,7 +195,9 @@ class Gate(Section):
         "settings).",
     )
     direction: Direction | None = Field(
-        None, description="Direction of the metric (default: as in that comparison)."
+        None,
+        description="Direction of the metric (default: the objective's if it is the objective's "
+        "metric, otherwise that of report_metric).",
     )
     tolerance: float = Field(
         0.0,
@@ -248,7 +254,7 @@ class EarlyStopping(Section):
         ge=1,
         le=86_400,
         description="Seconds that a trainer has to exit after a stop request. Then it gets "
-        "SIGTERM.",
+        "SIGTERM, except in a gang.",
     )
 
     def problems(self) -> Iterator[Refused]:
@@ -265,8 +271,8 @@ class Trainer(Section):
     files: LocalFiles = Field([], description="Files and folders to send along.")
     minutes: Minutes | None = Field(
         None,
-        description="A trial that runs longer fails. It is not retried, because the same settings "
-        "would take as long.",
+        description="A trial or full training that runs longer fails. It is not retried, because "
+        "the same settings would take as long.",
     )
 
 
@@ -285,7 +291,7 @@ class Resources(Section):
     gpus: Gpus = Field(
         1,
         description="GPUs of a trial, if the accelerator is gpu. With 0.5 or 1/2, two trials "
-        "share a GPU.",
+        "share a GPU. The smallest share is 1/16.",
     )
     nodes: Gang | None = Field(
         None,

@@ -152,7 +152,8 @@ class Study(Section):
         None,
         repr=False,  # it may hold a password
         description="Optuna RDB URL: sqlite:///PATH, or "
-        "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE (default: RUN/study.db).",
+        "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE, which needs the package "
+        "psycopg[binary] on the manager (default: RUN/study.db).",
     )
     publish: Annotated[OneLine, AfterValidator(check_publish)] = Field(
         DEFAULT_FOLDER,
@@ -175,8 +176,8 @@ class Study(Section):
     learn_from: list[OneLine] | None = Field(
         None,
         max_length=10,
-        description="Names of studies, or runs, from whose results the sampler learns; []: none "
-        "(default: the newest run of this study, if there is one).",
+        description="Up to ten names of studies or runs from whose results RegionSampler learns; "
+        "[]: none (default: a recent run of this study, if there is one).",
     )
     early_stopping: EarlyStopping | None = Field(
         None,
@@ -212,16 +213,19 @@ class Study(Section):
         yield from self._pair_problems()
 
     def _metric_problems(self) -> Iterator[Refused]:
-        own, objective, gate = self.report_direction, self.objective, self.gate
-        if own and self.report_metric is None:
-            yield ("report_direction",), "requires report_metric", own
-        elif own and self.report_metric == objective.metric and own != objective.direction:
-            text = (
-                f"contradicts the objective {objective.metric!r}, which is {objective.direction}d"
-            )
-            yield ("report_direction",), text, own
-        if gate and gate.direction and gate.metric is None:
-            yield ("gate", "direction"), "requires gate.metric", gate.direction
+        objective, gate = self.objective, self.gate or Gate()
+        known = {self.report_metric: ("report_metric", self.compared_direction)}
+        known[objective.metric] = "the objective", objective.direction
+        given = (
+            (("report_direction",), self.report_direction, "report_metric", self.report_metric),
+            (("gate", "direction"), gate.direction, "gate.metric", gate.metric),
+        )
+        for keys, own, key, metric in given:
+            whose, right = known.get(metric, ("", own))
+            if own and metric is None:
+                yield keys, f"requires {key}", own
+            elif own and own != right:
+                yield keys, f"contradicts {whose} {metric!r}, which is {right}d", own
 
     def _absent_part_problems(self) -> Iterator[Refused]:
         if self.trainer != "tabular":
@@ -236,6 +240,10 @@ class Study(Section):
         if not self.publishes:
             text = "requires published models, but `publish` is `none`; leave one of them out"
             yield from (((name,), text, {}) for name in self._given_names("gate", "keep", "export"))
+        for i, channel in enumerate(self.notify):
+            if channel.events == ["day-done"] and not self.daily:
+                text = "day-done requires a `daily:` table; name other events, such as run-done"
+                yield ("notify", i, "events"), text, channel.events
         if self.daily and not self.publishes:
             text = "`daily` requires published models; leave `publish: none` or `daily` out"
             yield ("publish",), text, self.publish
@@ -254,6 +262,9 @@ class Study(Section):
             text = f"requires sampler: {OWN}; {self.sampler} cannot use earlier results"
             yield ("learn_from",), text, self.learn_from
 
+        if self.daily and self.daily.wait_for_data and not self._has_data:
+            text = "requires data; leave it out, or name the data that is awaited in `data`"
+            yield ("daily", "wait_for_data"), text, self.daily.wait_for_data
         if self.daily and self.daily.takeover_after:
             yield from self._takeover_problems(self.daily.takeover_after)
 
@@ -265,6 +276,11 @@ class Study(Section):
         in_s3 = self.publish.startswith(URL_PREFIXES) or (self.export and self.export.s3)
         if not in_s3:
             yield key, "requires models in S3: publish: s3://BUCKET/PREFIX", after
+
+    @property
+    def _has_data(self) -> bool:
+        regions = self.listed_regions.values()  # none with a glob, whose files are the data
+        return not regions or any(region.data_or(self.data) for region in regions)
 
     def _given_names(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name) is not None]

@@ -78,7 +78,13 @@ def check_regions(given: Iterable[str]) -> list[str]:
 class Needs(Section):
     """The required hardware of instances, for a fleet that lists no instance types."""
 
-    gpus: int = Field(1, ge=0, le=16, description="GPUs of an instance.")
+    gpus: int = Field(
+        1,
+        ge=0,
+        le=16,
+        description="Exact number of GPUs of an instance. For a fleet without GPUs, list "
+        "instance_types.",
+    )
     gpu_memory: Size = Field("16GB", description="Minimum memory of each GPU.")
     architecture: Literal["x86_64", "arm64"] = Field(
         "x86_64", description="Architecture of the processors."
@@ -157,13 +163,22 @@ class PriceCap(Section):
     """The caps on costs in USD. At a cap, nodes are drained, and no more nodes are requested."""
 
     hour: Positive | None = Field(None, description="USD per hour of all nodes together.")
-    run: Positive | None = Field(None, description="USD of all nodes together since the run began.")
+    run: Positive | None = Field(
+        None,
+        description="USD of all nodes together since the run began. Only a run's autoscaler keeps "
+        "this cap: see autoscale.",
+    )
     reserve: float = Field(
         0.2,
         ge=0,
         le=0.9,
         description="The share of `run` that is reserved for the full trainings.",
     )
+
+    def problems(self) -> Iterator[Refused]:
+        """Yield a problem if there is no amount of which a share could be reserved."""
+        if self.run is None and self.reserve != type(self).model_fields["reserve"].default:
+            yield ("reserve",), "requires run", self.reserve
 
 
 class Probe(Section):
@@ -317,7 +332,7 @@ class Fleet(Section):
         return self.gangs is not None and self.gangs.efa
 
     def problems(self) -> Iterator[Refused]:
-        """Yield doubled names, zones outside of the AWS regions, and regions without an image."""
+        """Yield doubled names, useless `needs`, zones elsewhere, and regions without an image."""
         for key in ("aws_regions", "zones", "instance_types", "subnets"):
             given = getattr(self, key)
             for i, one in enumerate(given):
@@ -327,6 +342,8 @@ class Fleet(Section):
             if not zone.startswith(tuple(self.aws_regions)):
                 text = f"is in none of aws_regions: {', '.join(self.aws_regions)}"
                 yield ("zones", i), text, zone
+        if self.instance_types and self.needs != Needs():
+            yield ("needs",), "has no effect with instance_types; leave one of the two out", {}
         yield from self._image_problems()
 
     def _image_problems(self) -> Iterator[Refused]:

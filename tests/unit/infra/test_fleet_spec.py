@@ -78,6 +78,11 @@ def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fl
         ("bucket: Mine", "bucket: must be the name of an S3 bucket"),
         ("spot: {celing: 1}", "did you mean 'ceiling'"),
         ("price_cap: {hour: 0}", "price_cap.hour"),
+        ("price_cap: {hour: 4, reserve: 0.5}", "price_cap.reserve: requires run (got 0.5)"),
+        (
+            "needs: {gpus: 4}\ninstance_types: [g5.xlarge]",
+            "needs: has no effect with instance_types; leave one of the two out",
+        ),
         ("idle_minutes: ten", "idle_minutes"),
         ("autoscale: yes please", "autoscale"),
         ("ssm: maybe", "ssm: must be true or false (got 'maybe')"),

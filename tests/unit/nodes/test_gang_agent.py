@@ -275,9 +275,13 @@ class Gang:
     def log(self, proc: int) -> str:
         return (self._folder / f"box{proc}/agent.log").read_text()
 
+    def box(self, proc: int, trial: str = "") -> Path:
+        """Return the trial's folder of a rank."""
+        return self._folder / f"box{proc}/trials/{trial or self.place.root.name}"
+
     def words(self, proc: int, trial: str = "") -> list[str]:
         """Return the output of its rank in the present generation; rank 0's of all generations."""
-        out = self._folder / f"box{proc}/trials/{trial or self.place.root.name}/out"
+        out = self.box(proc, trial) / "out"
         return out.read_text().splitlines() if out.exists() else []
 
     def has_begun(self, rank: int) -> bool:
@@ -343,6 +347,20 @@ def test_ranks_join_leave_and_end(gang: Gang) -> None:
     said = [line.split()[5] for line in gang.place.out.read_text().splitlines()]
     assert (said[0], said[-1]) == ("1,", "3,"), "what rank 0 printed goes on with the checkpoint"
     assert json.loads(gang.place.result.read_text())["status"] == "complete"
+
+
+@pytest.mark.slow
+def test_rank_0_gets_an_order_to_stop_early(gang: Gang) -> None:
+    gang.order(grace_seconds=60)
+    stops = TRAIN.replace('["gate"]).exists():', '["gate"]).exists() and not t.should_stop():')
+    for proc in (0, 1):
+        gang.start(proc, stops)
+    gang.keep(lambda: gang.trains(2, 1) and gang.has_begun(0))
+    write_json(gang.place.stop, {"trial": gang.place.root.name, "predicted": 1.0})
+    gang.keep(lambda: (gang.box(0) / "stop.json").stat().st_size > 0)
+    gang.gate.touch()  # rank 1 ends, too
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert (gang.recorded.say, gang.recorded.ended.code) == ("ended", 0)
 
 
 @pytest.mark.slow

@@ -165,16 +165,25 @@ def test_the_cost_is_estimated_from_jobs_of_previous_runs(here: Path, make_run: 
 
 
 def test_the_estimated_cost_of_a_fleet_includes_boot_and_idle_time(
-    here: Path, make_run: MakeRun
+    here: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = planned(make_run, "r1", here, publish="none")
     complete(first, [60.0, 90.0], usd=0.5)
     write_json(RunFolder(first.folder).fleet_state, {"step": {"spent": 1.25}})
     fleet = {"name": "f", "aws_regions": ["us-east-1"], "price_cap": {"run": 3}}
-    second = planned(make_run, "r2", here, publish="none", fleet=fleet)
+    monkeypatch.setattr("trialfleet.workflows.control.run.new_run._aws_environment", lambda _: None)
+    scaled = {**fleet, "autoscale": "service"}
+    second = planned(make_run, "r2", here, publish="none", fleet=scaled)
     known = "about 5.00 USD: a trial costs 0.5000, plus 25% for boot and idle time, based on 2"
     assert known in plan_text(second)
     assert "; at most 3.00 USD by fleet.price_cap.run\n" in plan_text(second)
+    third = planned(make_run, "r3", here, publish="none", fleet=fleet)
+    assert "3.00 USD" not in plan_text(third)
+    assert "  note     no autoscaler keeps fleet.price_cap.run" in plan_text(third)
+    unused = "  note     the fleet's nodes have GPUs, which trials don't use with accelerator: cpu"
+    assert unused in plan_text(third)
+    types = {**fleet, "instance_types": ["c7i.xlarge"]}
+    assert unused not in plan_text(planned(make_run, "r4", here, publish="none", fleet=types))
 
 
 def test_the_estimated_cost_includes_gates_apart_from_boot_and_idle_time(

@@ -399,6 +399,14 @@ def test_problems_of_all_regions_are_reported_at_once_and_no_run_remains(place: 
             "report_direction: is minimize, but a large test_auc is good: write maximize",
         ),
         (
+            {"report_metric": "test_loss"},
+            "report_metric: a small test_loss is good, but the direction is by default maximize: ",
+        ),
+        (
+            {"gate": {"metric": "test_loss"}},
+            "gate.metric: a small test_loss is good, but the direction is by default maximize: ",
+        ),
+        (
             {"search_space": {"droput": 0.1, "hidden": {"type": "int", "low": 8, "high": 16}}},
             "search_space.droput: the tabular trainer has no setting droput (did you mean dropout",
         ),
@@ -409,6 +417,14 @@ def test_problems_of_all_regions_are_reported_at_once_and_no_run_remains(place: 
         (
             {"search_space": {"hidden": {"type": "int", "low": 8, "high": 99999}}},
             "search_space.hidden: hidden is 99999; it must be from 1 to 65536",
+        ),
+        (
+            {"search_space": {"momentum": {"type": "float", "low": 0.5, "high": 0.9}}},
+            "search_space.momentum: has no effect without optimizer: sgd; leave it out",
+        ),
+        (
+            {"search_space": {"layers": {"type": "int", "low": 1, "high": 2}, "outer_momentum": 0}},
+            "search_space.outer_momentum: has no effect without local_steps above 1; leave it out",
         ),
         (
             {"search_space": {"optimizer": {"type": "categorical", "choices": ["adamw", "lion"]}}},

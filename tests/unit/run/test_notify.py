@@ -611,7 +611,7 @@ def test_notify_test_refuses_a_study_without_channels(tmp_path: Path) -> None:
 
 def test_notify_test_sends_to_channels_of_any_kind_of_event(tmp_path: Path, hook: Hook) -> None:
     (tmp_path / "url").write_text(hook.url)
-    wanted = "  - {webhook: {url_file: url, shape: slack}, events: day-done}\n"
+    wanted = "  - {webhook: {url_file: url, shape: slack}, events: drift}\n"
     path = write_study(tmp_path, wanted)
     assert CliRunner().invoke(main, ["notify", "test", str(path)]).exit_code == 0
     assert hook.got[0]["text"].startswith("*test:")

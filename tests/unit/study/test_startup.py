@@ -93,6 +93,9 @@ def test_a_plan_says_from_which_trial_on_the_model_leads(place: Path) -> None:
     few = make_study(place, budget={"trials": 2, "lanes": 1})
     run = Run(write_plan(few, run="r2", out=place / "few").root)
     assert "model    the optimiser's model chooses no trial" in plan_text(run)
+    other = make_study(place, budget={"trials": 10, "lanes": 4}, sampler="RandomSampler")
+    run = Run(write_plan(other, run="r3", out=place / "other").root)
+    assert "model    from trial 6 of a region on, RandomSampler chooses; before" in plan_text(run)
 
 
 def test_a_planned_study_has_startup_trials_and_keeps_given_ones(place: Path) -> None:

@@ -57,6 +57,13 @@ def put(folder: Path, day: date, *regions: str) -> None:
                 "requires models in S3: publish: s3://BUCKET/PREFIX",
             ],
         ),
+        (
+            "{at: 02:30, wait_for_data: 3h}",
+            [
+                "daily.wait_for_data",
+                "requires data; leave it out, or name the data that is awaited",
+            ],
+        ),
         ("{at: 02:30, when: x}", ["daily", "unknown key 'when'", "missed"]),
         (
             "02:30",

@@ -434,6 +434,46 @@ def test_a_condition_on_no_choice_names_the_choices(folder: Path) -> None:
     assert "never has the value 'nesterov'; choices: 'plain', 'momentum'" in message
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            "gate: {metric: loss, direction: maximize}",
+            "gate.direction: contradicts the objective 'loss', which is minimized",
+        ),
+        (
+            "gate: {metric: f1, direction: maximize}\nreport_metric: f1",
+            "gate.direction: contradicts report_metric 'f1', which is minimized",
+        ),
+        (
+            "report_metric: loss\nreport_direction: maximize",
+            "report_direction: contradicts the objective 'loss', which is minimized",
+        ),
+    ],
+)
+def test_a_metric_has_one_direction(folder: Path, lines: str, expected: str) -> None:
+    assert expected in error_of(folder, MINIMAL + lines + "\n")
+
+
+def test_a_channel_only_for_the_ends_of_days_requires_days(folder: Path) -> None:
+    notify = "notify: [{command: 'true', events: day-done}]\n"
+    expected = (
+        "notify.0.events: day-done requires a `daily:` table; name other events, such as run-"
+    )
+    assert expected in error_of(folder, MINIMAL + notify)
+    load_study(write(folder, MINIMAL + notify + "daily: {at: '2:30'}\n"))
+    load_study(write(folder, MINIMAL + notify.replace("day-done", "[day-done, drift]")))
+
+
+def test_a_postgresql_storage_needs_its_driver(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    message = error_of(folder, MINIMAL + "storage: postgresql+psycopg://u:geheim@h/d\n")
+    assert ":9: storage: needs the package psycopg on the manager: python3 -m pip ins" in message
+    assert "geheim" not in message
+
+
 def test_startup_trials_of_a_region_are_at_most_its_trials(folder: Path) -> None:
     budget = "budget: {trials: 9, startup_trials: 9}\n"
     text = with_line(REGIONS, "regions:\n  A: {budget: {startup_trials: 10}}") + budget

@@ -81,6 +81,7 @@ def test_the_time_limit_is_documented_as_not_retried() -> None:
         {"resources": {"gpus": 2}},
         {"resources": {"gpus": 0.25}},
         {"resources": {"gpus": "1/3"}},
+        {"notify": [{"mail": {"to": "a@example.org"}, "events": "day-done"}]},
         {"fleet": {"aws_regions": ["eu-west-1"], "trials_per_gpu": 2, "probe": {"launch_rate": 1}}},
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.files import shell_quoted
+from trialfleet.optimizer.sampling.names import OWN, Sampler
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.sampling.warm_start import PreviousTask, read_previous
 from trialfleet.optimizer.stopping import FLOOR
@@ -16,7 +17,7 @@ from trialfleet.workflows.control.plan.pool_check import PoolCheck
 from trialfleet.workflows.control.plan.table_summary import checks_lines, gate_lines, table_lines
 from trialfleet.workflows.control.run.plan_estimate import estimate, estimate_cost
 from trialfleet.workflows.control.run.run import Run
-from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
+from trialfleet.workflows.facts.run_folder.dag_structure import autoscale_mode, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_checks, read_description
 from trialfleet.workflows.formatting import count_text, duration, rough_duration, usd
@@ -87,7 +88,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
         ("at once", _concurrency(study, summary["at_once"], pool_check)),
         ("time", _time(expected, summary["trials"], len(regions)) if expected else ""),
         ("cost", _cost_text(summary["cost"]) if summary["cost"] else ""),
-        ("model", _model(regions, has_previous=bool(lessons))),
+        ("model", _model(regions, study.sampler, has_previous=bool(lessons))),
         *(("learns", lesson) for lesson in _previous_run_lines(lessons)),
         ("graph", f"{summary['dag_nodes']} DAG nodes (jobs and their steps)"),
         ("files", f"{summary['files']} in {here}{_relative_to_text(run.folder)}"),
@@ -203,10 +204,11 @@ def _cost(study: Study) -> dict[str, Any] | None:
 def _cost_bound(study: Study) -> tuple[float, str] | None:
     budgets = [study.region_budget(name) for name in study.region_table]
     of_regions = [budget.usd for budget in budgets if budget.usd is not None]
+    cap = study.fleet.price_cap.run if study.fleet and autoscale_mode(study) != "off" else None
     bounds = [
         (study.budget.usd_per_run, "budget.usd_per_run"),
         (study.budget.usd_per_day, "budget.usd_per_day"),
-        (study.fleet.price_cap.run if study.fleet else None, "fleet.price_cap.run"),
+        (cap, "fleet.price_cap.run"),
         (sum(of_regions) if len(of_regions) == len(budgets) else None, "budget.usd of all regions"),
     ]
     return min(((usd, key) for usd, key in bounds if usd is not None), default=None)
@@ -236,22 +238,20 @@ def _previous_run_lines(runs: list[dict[str, Any]]) -> list[str]:
     return [*lines[:-1], f"{lines[-1]}; to turn this off: learn_from: []"] if lines else []
 
 
-def _model(regions: list[dict[str, Any]], *, has_previous: bool) -> str:
+def _model(regions: list[dict[str, Any]], sampler: Sampler, *, has_previous: bool) -> str:
+    chooser = "the optimiser's model" if sampler == OWN else sampler
     before = "good settings of previous runs" if has_previous else "space-filling start-up points"
     first = [r["model_leads_from"] for r in regions if r["model_leads_from"]]
     never = [r["name"] for r in regions if not r["model_leads_from"]]
     if not first:
         return (
-            "the optimiser's model chooses no trial: all are space-filling start-up points; give "
+            f"{chooser} chooses no trial: all are space-filling start-up points; give "
             "more trials, fewer lanes or fewer startup_trials"
         )
     least, most = min(first), max(first)
     span = f"{least}" if least == most else f"{least} to {most} (depending on the region)"
     but = f"; never in {', '.join(never[:6])}{', …' if len(never) > 6 else ''}" if never else ""
-    return (
-        f"from trial {span} of a region on, the optimiser's model chooses; before that, "
-        f"{before}{but}"
-    )
+    return f"from trial {span} of a region on, {chooser} chooses; before that, {before}{but}"
 
 
 def _gpus(resources: Resources) -> str:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from trialfleet.workflows.control.run.run import Run
+from trialfleet.workflows.facts.run_folder.dag_structure import autoscale_mode
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.spec import Study, Trainer
 
@@ -17,6 +18,14 @@ _NO_MODEL = (
 _NO_PRICE = (
     "a budget in USD counts only nodes with a price: set usd_per_hour, unless the pool's machines "
     "advertise a price (docs/costs.md)"
+)
+_NO_CAP = (
+    "no autoscaler keeps fleet.price_cap.run: set fleet.autoscale: service, or keep this running: "
+    "trialfleet fleet autoscale --run {run} (docs/ec2.md)"
+)
+_UNUSED_GPUS = (
+    "the fleet's nodes have GPUs, which trials don't use with accelerator: cpu: write accelerator: "
+    "gpu, or list cheaper instance_types"
 )
 _EVALUATE = re.compile(r"\bevaluate\b")
 _NO_EVALUATE = (
@@ -57,9 +66,14 @@ def plan_warnings(run: Run) -> list[str]:
     never_looks = stops is not None and not never_reports and _never_mentions(run, _LOOKS)
     length = _tuned_length(study) if stops is not None and stops.max_steps is None else ""
     is_unpriced = study.has_budget_in_usd and study.usd_per_hour is None and study.fleet is None
+    is_capped = study.fleet is not None and study.fleet.price_cap.run is not None
+    is_uncapped = is_capped and autoscale_mode(study) == "off"
+    has_unused_gpus = study.accelerator == "cpu" and bool(study.fleet and study.fleet.brings_gpus)
     found = {
         _NO_MODEL: study.publishes and _never_mentions(run, _MODEL),
         _NO_PRICE: is_unpriced,
+        _UNUSED_GPUS: has_unused_gpus,
+        _NO_CAP.format(run=run.run_id): is_uncapped,
         _SHARED_ROWS: shares_rows_with_champion(study),
         _NO_REPORTS: never_reports,
         _NEVER_LOOKS.format(seconds=stops.grace_seconds if stops else 0): never_looks,

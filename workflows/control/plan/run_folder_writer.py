@@ -43,7 +43,7 @@ from trialfleet.workflows.study.checks import check_transferable
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError, sandbox_name
-from trialfleet.workflows.study.spec import Study, Trainer
+from trialfleet.workflows.study.spec import Region, Study, Trainer
 from trialfleet.workflows.study.trainer_command import CONTRACT
 
 if TYPE_CHECKING:
@@ -152,7 +152,10 @@ def _trainer_files(study: Study) -> list[Path]:
 
 
 def _check_settings(study: Study) -> None:
-    """Check that `trainer: tabular`, if used, accepts the extreme values of each parameter."""
+    """Check that `trainer: tabular`, if used, accepts the extreme values of each parameter.
+
+    A setting that no trial would use is refused, too.
+    """
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.nodes.tabular.settings import SettingError, Settings
@@ -162,15 +165,23 @@ def _check_settings(study: Study) -> None:
     for region, own in regions.items():
         if not own.search_space and region != shared:  # the study's space is checked only once
             continue
-        for tried, settings in _outermost_settings(study.region_space(region)):
+        space, accepted = study.region_space(region), []
+        for tried, settings in _outermost_settings(space):
             try:
-                Settings.from_params(settings)
+                accepted.append(Settings.from_params(settings))
             except SettingError as error:
                 if tried not in {error.name, None}:  # another value may be accepted
                     continue
-                is_own = error.name in (own.search_space or {})
-                keys = (*(("regions", region) if is_own else ()), "search_space", error.name)
-                raise UnusableStudyError(Problem(keys, str(error))) from error
+                raise _setting_error(region, own, error.name, str(error)) from error
+        for name in space.root:
+            if all(lacking := [each.missing_condition(name) for each in accepted]):
+                text = f"has no effect without {lacking[0]}; leave it out"
+                raise _setting_error(region, own, name, text)
+
+
+def _setting_error(region: str, own: Region, name: str, text: str) -> UnusableStudyError:
+    keys = ("regions", region) if name in (own.search_space or {}) else ()
+    return UnusableStudyError(Problem((*keys, "search_space", name), text))
 
 
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:

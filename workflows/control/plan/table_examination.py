@@ -30,9 +30,11 @@ from trialfleet.workflows.facts.journal.past_tables import past_tables
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_description
 from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.rules.unusual_tables import MOST_DAYS, Finding, findings
 from trialfleet.workflows.study.daily import Checks
 from trialfleet.workflows.study.paths import DataError, Problem, UnusableStudyError
+from trialfleet.workflows.study.sections import Gate
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.csv_rows import TableError
@@ -238,13 +240,14 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     kind = found.kind
     known = metric_names(kind)
     slip = found.notes.get(found.target)  # a cell without a number turned a regression into classes
-    gate = study.gate
-    given = [  # the prefix of two keys, and their values
-        ("objective.", study.objective.metric, study.objective.direction),
-        ("report_", study.report_metric, study.report_direction),
-        ("gate.", gate.metric if gate else None, gate.direction if gate else None),
+    objective, gate = study.objective, study.gate or Gate()
+    gate_direction = gate_rule(study).direction if study.gate else None
+    given = [  # the prefix of two keys, their values, and the direction with defaults
+        ("objective.", objective.metric, objective.direction, objective.direction),
+        ("report_", study.report_metric, study.report_direction, study.compared_direction),
+        ("gate.", gate.metric, gate.direction, gate_direction),
     ]
-    for section, metric, direction in given:
+    for section, metric, own, direction in given:
         if metric is None:
             continue
         right = "maximize" if metric.partition("_")[2] in GAINS else "minimize"
@@ -252,10 +255,14 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
             yield f"target: column {found.target!r} {slip}"
         elif metric not in known:
             yield f"{section}metric: {_unknown_metric_reason(metric, found)}"
-        elif direction not in {None, right}:
+        elif direction != right:
             size = "large" if right == "maximize" else "small"
-            text = f"is {direction}, but a {size} {metric} is good: write {right}"
-            yield f"{section}direction: {text}"
+            if own:
+                text = f"is {direction}, but a {size} {metric} is good: write {right}"
+                yield f"{section}direction: {text}"
+            else:
+                add = f"is by default {direction}: add {section}direction: {right}"
+                yield f"{section}metric: a {size} {metric} is good, but the direction {add}"
         elif (part := _PART_OF.get(metric)) in found.one_class:
             what = "class, but {} needs both" if found.classes else "value, but {} needs more"
             yield f"{section}metric: the {part} rows have only one {what.format(metric)}"
