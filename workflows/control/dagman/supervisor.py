@@ -64,6 +64,7 @@ class Supervisor:
     _since: dict[tuple[Path, Fault], float] = field(default_factory=dict)
     _repaired: dict[tuple[Path, str | None, str | None], _Repair] = field(default_factory=dict)
     _cool_downs: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _unread: dict[Path, str] = field(default_factory=dict)  # why runs can't be checked
     _looked: float = -math.inf
 
     def check(
@@ -97,12 +98,16 @@ class Supervisor:
     def _faults(self, run: RunFolder, ads: list[Ad], now: float) -> list[Fault] | None:
         """Return the faults of a run, or None if the run's files can't be read."""
         try:
-            return faults(run, ads, now)
+            found = faults(run, ads, now)
         except (TrialfleetError, OSError, ValueError) as error:  # a damaged file, say
             if not exists(run.root) and exists(run.root.parent):  # else its disk may be away
                 return []
-            log.warning("%s: it can't be checked: %s", run.root, error)
+            if self._unread.get(run.root) != str(error):
+                log.warning("%s: it can't be checked: %s", run.root, error)
+            self._unread[run.root] = str(error)
             return None
+        self._unread.pop(run.root, None)
+        return found
 
     def _crashing_jobs(self, ads: list[Ad], tick: float) -> set[int]:
         counts = {ad["ClusterId"]: ad.get("NumJobCoolDowns", 0) for ad in ads if is_dagman(ad)}

@@ -150,12 +150,12 @@ class Pages:
         for study, place in self.runs.newest_of_each().items():
             try:
                 snapshots.append(self.live.get_run(open_run(place)).snapshot())
-            except TrialfleetError:
+            except (TrialfleetError, OSError):
                 unreadable.append((study, "run"))
         for folder in self.runs.daily_folders():
             try:
                 days.append(study_days(folder))
-            except TrialfleetError:
+            except (TrialfleetError, OSError):
                 unreadable.append((folder.root.name, "days"))
         accept, nodes = request.headers.get("accept", ""), self.live.nodes.read()
         body, kind = exposition(snapshots, filter(None, days), nodes, accept, unreadable)
