@@ -395,6 +395,10 @@ def test_problems_of_all_regions_are_reported_at_once_and_no_run_remains(place: 
             "objective.direction: is maximize, but a small val_mae is good: write minimize",
         ),
         (
+            {"objective": {"metric": "test_auc", "direction": "maximize"}},
+            "objective.metric: the tuning must not use the test rows: write val_auc",
+        ),
+        (
             {"report_metric": "test_auc", "report_direction": "minimize"},
             "report_direction: is minimize, but a large test_auc is good: write maximize",
         ),

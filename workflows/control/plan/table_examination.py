@@ -255,6 +255,9 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
             yield f"target: column {found.target!r} {slip}"
         elif metric not in known:
             yield f"{section}metric: {_unknown_metric_reason(metric, found)}"
+        elif section == "objective." and metric.startswith("test_"):
+            val = metric.replace("test_", "val_", 1)
+            yield f"objective.metric: the tuning must not use the test rows: write {val}"
         elif direction != right:
             size = "large" if right == "maximize" else "small"
             if own:
