@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from classad2 import ClassAd
 
 _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
+_FIRST_STEP = 120.0  # seconds until an autoscaler's first report
 _MOST_GROUPS = 10  # of jobs that are compared with the slots; 200 slots take 30 ms
 
 
@@ -72,7 +73,7 @@ class Waiting:
         fleet = self._frozen.study.fleet
         notes = scaling_notes(self._folder, self._frozen.run, fleet) if fleet else ()
         if fleet and fleet.autoscale == "provisioner" and queued.root and not queued.regions:
-            why = notes or self._why_unreported(fleet, "")
+            why = notes or self._why_unreported(fleet, queued, "")
             return tuple(f"no trial starts before a node has joined: {note}" for note in why)
         if not (waiting := _waiting_groups(queued.ads)):
             return ()
@@ -100,7 +101,7 @@ class Waiting:
         found = prospects(job, slots.whole)
         if fleet := self._frozen.study.fleet:
             if not found.fit:
-                return notes or self._why_unreported(fleet, str(found))
+                return notes or self._why_unreported(fleet, queued, str(found))
         elif found.hopeless or not found.slots or found.has_only_unwilling_slots:
             return [str(found)]
         is_late = time.time() - number_attribute(job, "EnteredCurrentStatus") > LONG
@@ -109,15 +110,19 @@ class Waiting:
             return [NOT_STARTED]
         return []
 
-    def _why_unreported(self, fleet: Fleet, without: str) -> Sequence[str]:
+    def _why_unreported(self, fleet: Fleet, queued: QueuedRun, without: str) -> Sequence[str]:
         """Return that the run's autoscaler has not reported, with the last line that it printed.
 
-        The result is `without` if the study has no autoscaler, and empty if one has reported.
+        The result is `without` if the study has no autoscaler. It is empty if one has reported, or
+        may still be at its first step because the run has just begun.
         """
         if run_report(self._folder.fleet_state, fleet.full_name, self._frozen.run):
             return ()
         if fleet.autoscale == "off":
             return (without,)
+        began = min((ad.get("EnteredCurrentStatus", 0) for ad in queued.ads), default=0)
+        if time.time() - began <= _FIRST_STEP:
+            return ()
         said = last_line(self._folder.fleet_output)
         return (": ".join(filter(None, ("the fleet's autoscaler has not reported", said))),)
 

@@ -51,7 +51,7 @@ from trialfleet.infra.pool.machines import Machine, Resources
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
 LEAVING = (1.0,) * 20  # seconds between checks whether a finished run still has jobs on nodes
-# When candidates and prices are refreshed: soon if an AWS region lacks some because of an error.
+# When candidates and prices are refreshed: soon if an AWS region has none because of an error.
 SOON, LATER = timedelta(minutes=1), timedelta(minutes=10)
 
 
@@ -316,7 +316,9 @@ class Autoscaler:
                 found = list(self._connections.choose(self._aws, self._fleet, troubles.append))
             except (FleetError, InputError) as error:
                 return [], " ".join(str(error).split()), troubles
-            self._chosen = Choice(found, troubles, now + (SOON if troubles else LATER))
+            is_lacking = {one.aws_region for one in found} != {*self._fleet.aws_regions}
+            pause = SOON if troubles and is_lacking else LATER
+            self._chosen = Choice(found, troubles, now + pause)
             self._prepared = None
         history = self._cost_ledger.record.history(now)
         ranked = rank_candidates(self._chosen.candidates, self._fleet, history)

@@ -342,7 +342,9 @@ class Fleet(Section):
             if not zone.startswith(tuple(self.aws_regions)):
                 text = f"is in none of aws_regions: {', '.join(self.aws_regions)}"
                 yield ("zones", i), text, zone
-        if self.instance_types and self.needs != Needs():
+        # `fleet bake` reads `needs.architecture` in any case
+        useless = self.needs.model_copy(update={"architecture": "x86_64"})
+        if self.instance_types and useless != Needs():
             yield ("needs",), "has no effect with instance_types; leave one of the two out", {}
         yield from self._image_problems()
 

@@ -620,7 +620,8 @@ def test_a_step_without_any_list_of_instances_says_so_and_launches_nothing() -> 
 
 
 def test_a_region_without_candidates_is_named_until_it_has_some() -> None:
-    with world() as here:
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    with world(aws_regions=[HOME, AWAY], zones=[], ami=images) as here:
         scaler = here.autoscaler()
         here.troubles = ["the spot prices of us-east-1: AWS refused"]
         here.waiting = 1
@@ -629,6 +630,18 @@ def test_a_region_without_candidates_is_named_until_it_has_some() -> None:
             assert here.troubles[0] in step.notes
         assert len(here.living()) == 1
         here.troubles = []
+        here.later(minutes=1)
+        assert scaler.step().notes == ()
+
+
+def test_prices_that_can_not_be_had_are_asked_for_no_more_often() -> None:
+    with world() as here:
+        scaler = here.autoscaler()
+        here.troubles = ["no on-demand node starts in us-east-1 of types without a known price"]
+        scaler.step()
+        here.troubles = []
+        here.later(minutes=9)
+        assert "no on-demand node starts" in scaler.step().notes[0]
         here.later(minutes=1)
         assert scaler.step().notes == ()
 

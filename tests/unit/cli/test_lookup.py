@@ -22,6 +22,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs import lookup
 from trialfleet.workflows.facts.runs.lookup import find_model, find_models, find_run, runs_here
 from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.views.serve.runs import Runs
 
 TRIALFLEET = Path(sys.executable).with_name("trialfleet")
 PLANNED = [  # study, run: the oldest first
@@ -90,6 +91,16 @@ def test_the_newest_run_is_a_submitted_one_if_there_is_any(here: Path) -> None:
     (by_hand / "region.dag.condor.sub").touch()
     assert find_run("flights") == Path("runs/flights/2026-11-19T10-00-00")
     assert find_run("flights", planned=True) == Path("runs/flights/nightly")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_that_can_not_be_read_is_not_the_newest() -> None:
+    file = Path("runs/flights/2026-11-19T10-00-00/study.yaml")
+    file.unlink()
+    file.symlink_to(file.name)  # root, too, can't read it
+    assert runs_here()[-1].submitted
+    assert find_run(None) == Path("runs/flights/nightly")
+    assert Runs().newest_of_each()["flights"] == Path("runs/flights/nightly")
 
 
 def test_a_folder_is_taken_as_it_is(here: Path) -> None:

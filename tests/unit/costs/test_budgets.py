@@ -250,7 +250,10 @@ def test_an_old_run_that_can_not_be_read_does_not_count(make_run: MakeRun) -> No
     old = RunFolder(one.folder).study
     old.write_text("{")
     os.utime(old, (0, 0))
-    assert PaidScripts(two).begin("A.l1.t01") == ""
+    draft = RunFolder(one.folder.parent / ".plan-trialfleet-x")  # of a plan that was killed
+    draft.root.mkdir()
+    draft.study.touch()
+    assert PaidScripts(two).call("ask", "A", "A.l1.t01").exit_code == EXITS["done"]
 
 
 def test_the_trial_cost_of_earlier_runs_counts_from_the_first_trial(make_run: MakeRun) -> None:

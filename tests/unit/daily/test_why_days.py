@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -52,6 +53,23 @@ def test_why_explains_a_region_by_the_newest_day_or_run_of_any_study(shared: Pat
         f"next: put the data there, then: trialfleet daily backfill {shared} "
         f"--from {DAY} --to {DAY} --only missing"
     )
+
+
+def test_why_passes_over_folders_of_other_accounts(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shared.parent / "runs" / "foreign").mkdir()
+    stat = Path.stat
+
+    def refuse(path: Path, **options: bool) -> os.stat_result:
+        if "foreign" in path.parent.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert explain("A").why == "the run is planned, but was not submitted"
+    with pytest.raises(InputError, match="the job 12 is neither in HTCondor's queue nor in the"):
+        explain("12")
 
 
 def test_an_earlier_failure_does_not_count_while_a_region_is_tried_again(shared: Path) -> None:

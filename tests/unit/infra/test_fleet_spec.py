@@ -96,6 +96,11 @@ def test_a_mistake_is_reported_with_its_line_and_key(
     assert "fleet.yaml:3: " in text
 
 
+def test_the_architecture_of_baked_images_may_stand_beside_instance_types(tmp_path: Path) -> None:
+    text = f"{OWN}instance_types: [g5g.xlarge]\nneeds: {{architecture: arm64}}\n"
+    assert load_fleet(write_fleet(tmp_path, text)).needs.architecture == "arm64"
+
+
 def test_tags_that_only_begin_with_name_are_allowed(tmp_path: Path) -> None:
     fleet = load_fleet(write_fleet(tmp_path, OWN + "tags: {Namespace: ml, NameOfTeam: vision}\n"))
     assert fleet.tags == {"Namespace": "ml", "NameOfTeam": "vision"}

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFi
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import source_of_table
+from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.tables.reading import read_rows
@@ -455,6 +457,15 @@ def test_plan_refuses_data_that_no_trial_could_use(
         for region in ("north", "south"):
             pl.concat(parts).write_csv(place / f"data/{region}.csv")
     assert words in problems_of(place, **changes)[0]
+
+
+def test_a_setting_of_the_study_that_only_some_regions_use_is_accepted(place: Path) -> None:
+    space = {"optimizer": "sgd", "momentum": {"type": "float", "low": 0.5, "high": 0.9}}
+    regions = {"north": None, "south": {"search_space": {"optimizer": "adamw"}}}
+    assert planned(place, search_space=space, regions=regions).root.is_dir()
+    only_south = study(place, search_space=space, regions={"south": regions["south"]})
+    day = RunsDay(date=date(2026, 11, 22))  # north has no data
+    assert write_plan(only_south, run="r2", out=place / "runs" / "r2", day=day).root.is_dir()
 
 
 @pytest.mark.slow

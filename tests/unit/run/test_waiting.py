@@ -141,6 +141,9 @@ def test_an_autoscaler_that_never_reported_is_shown_with_its_last_line(
     folder.fleet_output.write_text(said)
     found = Waiting(folder, load_frozen(folder.study)).reasons(queued(TRIAL))
     assert found == (f"A: trials wait: {why}",)
+    if mode == "service":
+        begun = queued(TRIAL | {"EnteredCurrentStatus": time.time()})
+        assert Waiting(folder, load_frozen(folder.study)).reasons(begun) == ()
 
 
 def test_a_graph_that_waits_for_its_first_node_shows_why_there_is_none(tmp_path: Path) -> None:

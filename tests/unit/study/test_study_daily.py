@@ -9,9 +9,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.study.study_texts import MINIMAL, TRAINER, error_of, with_line, write
+from tests.unit.study.study_texts import MINIMAL, REGIONS, TRAINER, error_of, with_line, write
 from trialfleet import plan
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.control.plan.run_folder_writer import write_plan
+from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import dump_frozen, load_frozen
 from trialfleet.workflows.study.loading import load_day, load_study
 
@@ -80,6 +82,16 @@ def test_an_error_in_daily_is_reported_with_its_line_and_key(
     message = error_of(folder, MINIMAL + f"daily: {daily}\n")
     for word in ["study.yaml:9: ", *words]:
         assert word in message
+
+
+def test_a_day_on_which_only_regions_without_data_train_can_be_planned(folder: Path) -> None:
+    regions = "regions: {A: , B: {data: 'data/{date}.csv'}}"
+    text = with_line(REGIONS, regions) + "daily: {at: 02:30, wait_for_data: 3h}\n"
+    day = load_day(write(folder, text), DAY)
+    assert day.study is not None
+    assert list(day.usable) == ["A"]
+    planned = write_plan(day.study, run="r", out=folder / "r", day=RunsDay(date=DAY))
+    assert list(load_frozen(planned.study).study.region_table) == ["A"]
 
 
 TABULAR = with_line(TRAINER, "trainer: tabular") + "target: y\n"

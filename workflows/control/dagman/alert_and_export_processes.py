@@ -62,6 +62,7 @@ class Watchers:
     def __init__(self) -> None:
         # each with the time of its start
         self._processes: dict[Watcher, tuple[subprocess.Popen[bytes], float]] = {}
+        self._unstarted: dict[Watcher, str] = {}  # why programs can't be started
 
     def check(
         self, runs: Iterable[RunFolder], schedules: Iterable[DailyFolder] = ()
@@ -90,13 +91,17 @@ class Watchers:
         """Return whether a program's work is done. If not, start the program unless it runs.
 
         A program that died is not started again within `AGAIN_SECONDS` of its last start. If it
-        can't be started, that is logged, because the other runs need their programs, too.
+        can't be started, that is logged once, because the other runs need their programs, too.
         """
         try:
-            return self._has_ended(watcher)
+            has_ended = self._has_ended(watcher)
         except OSError as error:
-            log.warning("%s: %s can't be started: %s", watcher.run, watcher.program, error)
+            if self._unstarted.get(watcher) != str(error):
+                log.warning("%s: %s can't be started: %s", watcher.run, watcher.program, error)
+            self._unstarted[watcher] = str(error)
             return False
+        self._unstarted.pop(watcher, None)
+        return has_ended
 
     def _has_ended(self, watcher: Watcher) -> bool:
         process, started = self._processes.get(watcher, (None, -math.inf))

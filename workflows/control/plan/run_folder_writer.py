@@ -48,6 +48,7 @@ from trialfleet.workflows.study.trainer_command import CONTRACT
 
 if TYPE_CHECKING:
     from trialfleet.infra.fleet.aws.account import AwsEnvironment
+    from trialfleet.nodes.tabular.settings import Settings
     from trialfleet.optimizer.parameters import Scalar
     from trialfleet.optimizer.space import SearchSpace
 
@@ -95,7 +96,7 @@ def write_plan(
     folder = RunFolder(_free_place(out))
     code = _trainer_files(study)
     _check_sandbox(study, code)
-    _check_settings(study)
+    _check_settings(study, is_day=day is not None)
     graph = build_graph(study)
     if published := published_already(study, run):
         raise InputError(
@@ -151,32 +152,50 @@ def _trainer_files(study: Study) -> list[Path]:
     return [*map(_node_file, files)]
 
 
-def _check_settings(study: Study) -> None:
+def _check_settings(study: Study, *, is_day: bool) -> None:
     """Check that `trainer: tabular`, if used, accepts the extreme values of each parameter.
 
-    A setting that no trial would use is refused, too.
+    A region's setting that none of its trials would use is refused, too. So is a setting of the
+    study that no region uses, except on a day, whose other regions may use it.
     """
     if isinstance(study.trainer, Trainer):
         return
-    from trialfleet.nodes.tabular.settings import SettingError, Settings
-
     regions = study.region_table
     shared = next((name for name, own in regions.items() if not own.search_space), None)
+    used: set[str] = set()  # the study's settings that a region uses
+    unused: dict[str, UnusableStudyError] = {}
     for region, own in regions.items():
         if not own.search_space and region != shared:  # the study's space is checked only once
             continue
-        space, accepted = study.region_space(region), []
-        for tried, settings in _outermost_settings(space):
-            try:
-                accepted.append(Settings.from_params(settings))
-            except SettingError as error:
-                if tried not in {error.name, None}:  # another value may be accepted
-                    continue
-                raise _setting_error(region, own, error.name, str(error)) from error
+        space = study.region_space(region)
+        accepted = _accepted_settings(space, region, own)
         for name in space.root:
-            if all(lacking := [each.missing_condition(name) for each in accepted]):
-                text = f"has no effect without {lacking[0]}; leave it out"
-                raise _setting_error(region, own, name, text)
+            lacking = [each.missing_condition(name) for each in accepted]
+            text = f"has no effect without {lacking[0]}; leave it out"
+            error = _setting_error(region, own, name, text)
+            if not all(lacking):
+                used.add(name)
+            elif name in (own.search_space or {}):
+                raise error
+            else:
+                unused[name] = error
+    refused = [error for name, error in unused.items() if name not in used]
+    if refused and not is_day:
+        raise refused[0]
+
+
+def _accepted_settings(space: SearchSpace, region: str, own: Region) -> list[Settings]:
+    from trialfleet.nodes.tabular.settings import SettingError, Settings
+
+    accepted = []
+    for tried, settings in _outermost_settings(space):
+        try:
+            accepted.append(Settings.from_params(settings))
+        except SettingError as error:
+            if tried not in {error.name, None}:  # another value may be accepted
+                continue
+            raise _setting_error(region, own, error.name, str(error)) from error
+    return accepted
 
 
 def _setting_error(region: str, own: Region, name: str, text: str) -> UnusableStudyError:

@@ -100,7 +100,7 @@ class Budgets:
         return known
 
     def _runs_of_day(self) -> Iterator[_OtherRun]:
-        for study in sorted(self._folder.root.parent.glob("*/study.yaml")):
+        for study in sorted(self._folder.root.parent.glob("[!.]*/study.yaml")):
             place = study.parent
             if place not in self._days:
                 self._days[place] = self._open_other_run(place)

@@ -56,10 +56,15 @@ class FoundRun:
         return f"{self.study}/{self.run}" if self.study else self.run
 
     @property
+    def is_readable(self) -> bool:
+        """True if the time of planning is known."""
+        return self.planned != _UNKNOWN
+
+    @property
     def submitted(self) -> bool:
         """True if the run or one of its regions was submitted to HTCondor, or if it is unknown."""
         graphs = ("study.dag.condor.sub", "regions/*/region.dag.condor.sub")
-        return self.planned == _UNKNOWN or any(
+        return not self.is_readable or any(
             True for graph in graphs for _ in self.folder.glob(graph)
         )
 
@@ -140,7 +145,8 @@ def _is_place(name: str) -> bool:
 
 
 def _newest(runs: list[FoundRun], *, planned: bool) -> FoundRun:
-    return next((run for run in runs if run.submitted is not planned), runs[0])
+    known = (run for run in runs if run.is_readable and run.submitted is not planned)
+    return next(known, runs[0])
 
 
 def _find_by_name(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]:

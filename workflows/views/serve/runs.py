@@ -73,7 +73,7 @@ class Runs:
         found: dict[str, FoundRun] = {}
         for run in runs_here():
             known = found.setdefault(run.study, run)
-            if run.submitted and not known.submitted:
+            if run.is_readable and run.submitted and not known.submitted:
                 found[run.study] = run
         return {study: run.folder for study, run in found.items()}
 

@@ -123,7 +123,7 @@ def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject
     `find_subject` describes which runs and days are searched. `study` limits them to one study.
     """
     if run is None:
-        runs = [r for r in runs_here() if study in {None, r.study}]
+        runs = [r for r in runs_here() if r.is_readable and study in {None, r.study}]
         runs.sort(key=lambda found: not found.submitted)
         folders, days = [(r.folder, r.planned) for r in runs], _days_here(study)
     else:
@@ -144,7 +144,8 @@ def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject
 
 
 def _is_shared(region: str) -> bool:
-    slug, folders = region_slug(region), [run.folder.absolute() for run in runs_here()]
+    slug = region_slug(region)
+    folders = [run.folder.absolute() for run in runs_here() if run.is_readable]
     of_runs = {root.parent for root in folders if (RunFolder(root).regions / slug).is_dir()}
     of_days = {folder for folder in _days_here(None) if _find_day(region, folder)}
     return len(of_runs | of_days) > 1
@@ -200,7 +201,8 @@ def _job_subject(word: str, root: Path, slug: str = "", node: str = "") -> Subje
 
 def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
     event = re.compile(rb"^\d{3} \(%03d\." % cluster, re.MULTILINE)
-    folders = [find_run(run)] if run else [found.folder for found in runs_here()]  # newest first
+    here = (found.folder for found in runs_here() if found.is_readable)  # newest first
+    folders = [find_run(run)] if run else here
     for folder in folders:
         for log, slug, node in _job_logs(RunFolder(folder.absolute())):
             if log.is_file() and event.search(log.read_bytes()):
