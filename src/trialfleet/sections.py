@@ -28,14 +28,16 @@ T = TypeVar("T", bound=Sized)
 Refused = tuple[tuple[str | int, ...], str, object]  # place below a model, message, given value
 
 
-FROM_FILE = {"is": "a file"}  # pydantic's context of a validation: a person wrote the keys
+# Pydantic's contexts of a validation: a person wrote the keys, or a plan that had checked them.
+FROM_FILE, FROM_PLAN = {"is": "a file"}, {"is": "a plan"}
 
 
 class Section(BaseModel):
     """A table of a study or fleet file. The error for an unknown key lists the known keys.
 
     In a file (context FROM_FILE), an optional part without a value (`part:`) is an error. Pydantic
-    alone would take the part as left out.
+    alone would take the part as left out. What a plan wrote (context FROM_PLAN) is not checked for
+    `problems` again: a rule of a later version must not make a run unreadable.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -69,8 +71,8 @@ class Section(BaseModel):
         raise ValidationError.from_exception_data(cls.__name__, problems)
 
     @model_validator(mode="after")
-    def _refuse_problems(self) -> Self:
-        if found := list(self.problems()):
+    def _refuse_problems(self, info: ValidationInfo) -> Self:
+        if info.context != FROM_PLAN and (found := list(self.problems())):
             refuse(type(self).__name__, found)
         return self
 

@@ -63,13 +63,16 @@ def find_lines(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]
     return places
 
 
-def validate(model: type[Model], path: Path, tree: Any) -> Model:
+def validate(
+    model: type[Model], path: Path, tree: Any, context: Mapping[str, str] = FROM_FILE
+) -> Model:
     """Return `tree`, the content of the file `path`, as a validated `model`.
 
-    StudyError, with a line per problem, if it is invalid.
+    `context` says who wrote the file; see `Section`. StudyError, with a line per problem, if the
+    content is invalid.
     """
     try:
-        return model.model_validate(tree, context=FROM_FILE)
+        return model.model_validate(tree, context=context)
     except ValidationError as error:
         problems = error.errors()
     # outside of the except clause, so that pydantic's text, perhaps with a password, is not shown

@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from trialfleet.errors import InputError
 from trialfleet.files import unless_damaged
-from trialfleet.sections import FROM_FILE
+from trialfleet.sections import FROM_PLAN
 from trialfleet.workflows.checksums import read_copy
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.spec import Study
@@ -112,7 +112,7 @@ def load_frozen(path: Path) -> FrozenStudy:
         )
     if "study" not in tree and "search_space" in tree:
         raise NoRunError(f"{path} is a study, not a run")
-    frozen = validate(FrozenStudy, path, tree)
+    frozen = validate(FrozenStudy, path, tree, FROM_PLAN)
     _known.clear()
     _known[path] = stamp, frozen
     return frozen
@@ -120,7 +120,7 @@ def load_frozen(path: Path) -> FrozenStudy:
 
 def _read_json_copy(path: Path) -> FrozenStudy | None:
     return unless_damaged(  # if the copy is damaged, the caller reads study.yaml itself
-        lambda: FrozenStudy.model_validate(read_copy(path), context=FROM_FILE), None
+        lambda: FrozenStudy.model_validate(read_copy(path), context=FROM_PLAN), None
     )
 
 

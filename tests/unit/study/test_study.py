@@ -106,6 +106,18 @@ def test_a_frozen_study_reads_back_as_it_was(
     assert load_frozen(path) == frozen
 
 
+def test_a_run_stays_readable_if_a_later_version_refuses_its_keys_together(tmp_path: Path) -> None:
+    (tmp_path / "go.sh").touch()
+    study = load_study(write(tmp_path, MINIMAL)).resolve(tmp_path)
+    refused = study.model_copy(update={"report_direction": "maximize"})
+    assert list(refused.problems())
+    planned = FrozenStudy(run="r1", folder=str(tmp_path), created=NOW, study=study)
+    frozen = planned.model_copy(update={"study": refused})
+    path = tmp_path / "frozen.yaml"
+    path.write_text(dump_frozen(frozen), encoding="utf-8")
+    assert load_frozen(path) == frozen
+
+
 def test_the_copy_in_json_is_the_same_study_until_the_file_is_changed(tmp_path: Path) -> None:
     (tmp_path / "go.sh").touch()
     own = "  fit: {type: categorical, choices: [true, 2, 2.5, 'on', '1.0', 1.0e-7]}\n"
