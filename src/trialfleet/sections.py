@@ -45,19 +45,23 @@ class Section(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _name_the_known_keys(
-        cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    def _check(
+        cls, given: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Self:
-        if not isinstance(value, Mapping | cls):
+        if isinstance(given, cls):  # it was checked when it was made
+            return given
+        if not isinstance(given, Mapping):
             raise refusal(f"must be a table; its keys: {', '.join(cls.model_fields)}")
-        given = value if isinstance(value, Mapping) else {}
         unknown = [key for key in given if key not in cls.model_fields]
         parts = cls._optional_parts() if info.context == FROM_FILE else ()
         empty = {name: part for name, part in parts if given.get(name, 0) is None}
         if not unknown and not empty:
-            return handler(value)
+            made = handler(given)
+            if info.context != FROM_PLAN and (found := list(made.problems())):
+                refuse(cls.__name__, found)
+            return made
         problems = [
-            InitErrorDetails(type=cls._unknown_key_error(key), loc=(), input=value)
+            InitErrorDetails(type=cls._unknown_key_error(key), loc=(), input=given)
             for key in unknown
         ]
         problems += [
@@ -69,12 +73,6 @@ class Section(BaseModel):
         except ValidationError as error:
             problems += _value_errors(error, with_missing=not unknown)
         raise ValidationError.from_exception_data(cls.__name__, problems)
-
-    @model_validator(mode="after")
-    def _refuse_problems(self, info: ValidationInfo) -> Self:
-        if info.context != FROM_PLAN and (found := list(self.problems())):
-            refuse(type(self).__name__, found)
-        return self
 
     def problems(self) -> Iterator[Refused]:
         """Yield what is wrong with valid values together: the place, a message, the value."""

@@ -58,7 +58,7 @@ def load_day(path: Path, day: date) -> DaysStudy:
     tree = read_table(path)
     folder = path.absolute().parent
     with problems_with_lines(path, tree):
-        whole = _validate_whole(path, tree)
+        whole = validate(Study, path, tree)
         dated, _ = whole.fill_date(day)
         absent = dated.absent_regions(folder)
         there = dated.without_regions(absent)
@@ -68,16 +68,9 @@ def load_day(path: Path, day: date) -> DaysStudy:
         return DaysStudy(whole, study, unusable)
 
 
-def _validate_whole(path: Path, tree: Any) -> Study:
-    study = validate(Study, path, tree)
-    with problems_with_lines(path, tree):
-        study.check_awaited_data()
-    return study
-
-
 def load_whole(path: Path) -> Study:
     """Read and validate a study file. Its data and other files needn't exist."""
-    return _validate_whole(path, read_table(path))
+    return validate(Study, path, read_table(path))
 
 
 def load_published(path: Path) -> Study:
@@ -87,7 +80,7 @@ def load_published(path: Path) -> Study:
     """
     tree = read_table(path)
     with problems_with_lines(path, tree):
-        study = _validate_whole(path, tree)
+        study = validate(Study, path, tree)
         return study.model_copy(update=resolve_publishing(study, path.absolute().parent))
 
 
@@ -113,7 +106,7 @@ def load_study(
         return load_dated(study, day)[0]
     here = Path("study")  # the name in error messages
     with problems_with_lines(here, study):
-        return _resolve(_validate_whole(here, study), day, Path(folder).absolute())[0]
+        return _resolve(validate(Study, here, study), day, Path(folder).absolute())[0]
 
 
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
@@ -126,7 +119,7 @@ def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Stud
     file = Path(path)
     tree = read_table(file)
     with problems_with_lines(file, tree):
-        return _resolve(_validate_whole(file, tree), day, file.absolute().parent)
+        return _resolve(validate(Study, file, tree), day, file.absolute().parent)
 
 
 def _resolve(study: Study, day: date | None, folder: Path) -> tuple[Study, date | None]:

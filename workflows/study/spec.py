@@ -262,6 +262,9 @@ class Study(Section):
             text = f"requires sampler: {OWN}; {self.sampler} cannot use earlier results"
             yield ("learn_from",), text, self.learn_from
 
+        if self.daily and self.daily.wait_for_data and not self._has_data:
+            text = "requires data; leave it out, or name the data that is awaited in `data`"
+            yield ("daily", "wait_for_data"), text, self.daily.wait_for_data
         if self.daily and self.daily.takeover_after:
             yield from self._takeover_problems(self.daily.takeover_after)
 
@@ -274,16 +277,10 @@ class Study(Section):
         if not in_s3:
             yield key, "requires models in S3: publish: s3://BUCKET/PREFIX", after
 
-    def check_awaited_data(self) -> None:
-        """Raise UnusableStudyError if the days wait for data that no region has.
-
-        On a day, the regions with data may be left out: that is no mistake.
-        """
+    @property
+    def _has_data(self) -> bool:
         regions = self.listed_regions.values()  # none with a glob, whose files are the data
-        has_data = not regions or any(region.data_or(self.data) for region in regions)
-        if self.daily and self.daily.wait_for_data and not has_data:
-            text = "requires data; leave it out, or name the data that is awaited in `data`"
-            raise UnusableStudyError(Problem(("daily", "wait_for_data"), text))
+        return not regions or any(region.data_or(self.data) for region in regions)
 
     def _given_names(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name) is not None]
