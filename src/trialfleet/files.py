@@ -229,17 +229,23 @@ def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
-    """Return a file's JSON object, which must have `keys`.
+def read_record(
+    path: Path, *keys: str, shape: Any = None, if_missing: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a file's JSON object, which must have `keys`; `if_missing` if there is no file.
 
-    If `shape` is given, the object must also be of this type. InputError if the file is missing,
-    can't be read or is damaged.
+    If `shape` is given, the object must also be of this type. InputError if the file can't be read
+    or is damaged, or if it is missing and `if_missing` is None.
     """
-    return checked_record(path, lambda: read_regular(path), keys, shape)
+    return checked_record(path, lambda: read_regular(path), keys, shape, if_missing)
 
 
 def checked_record(
-    path: Path, read: Callable[[], bytes], keys: Sequence[str], shape: Any
+    path: Path,
+    read: Callable[[], bytes],
+    keys: Sequence[str],
+    shape: Any,
+    if_missing: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the JSON object in the bytes from `read`, checked as in `read_record`.
 
@@ -249,6 +255,8 @@ def checked_record(
         text = read().decode()
         found = parse_json(text) if text.strip() else None
     except OSError as error:
+        if if_missing is not None and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return if_missing
         raise InputError(f"{str(path)!r} can't be read: {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"{str(path)!r} is damaged: it is not JSON: {error}") from error

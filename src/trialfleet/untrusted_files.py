@@ -115,9 +115,11 @@ def parse_json(content: bytes) -> Any:
     return files.parse_json(content.decode("utf-8-sig"))
 
 
-def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
+def read_record(
+    path: Path, *keys: str, shape: Any = None, if_missing: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the JSON object in a file, like `files.read_record`, with the same errors."""
-    return checked_record(path, lambda: read_bytes(path, MOST_NOTES), keys, shape)
+    return checked_record(path, lambda: read_bytes(path, MOST_NOTES), keys, shape, if_missing)
 
 
 def tail(path: Path, max_bytes: int, head: bytes = b"") -> tuple[bytes, int]:

@@ -52,10 +52,10 @@ def reason_no_nodes(fleet: str) -> str:
     A record that can't be read counts, too: nodes would cost money against a person's order.
     """
     try:
-        noted = f"was taken down at {read_record(_file(fleet), 'at')['at']}"
-    except InputError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
+        if not (record := read_record(_file(fleet), "at", if_missing={})):
             return ""
+        noted = f"was taken down at {record['at']}"
+    except InputError as error:
         noted = f"counts as taken down, because {error}"
     return f"the fleet {noted}; `trialfleet fleet up` starts it again"
 

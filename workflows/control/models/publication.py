@@ -132,18 +132,16 @@ def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
 def _rejection_reason(published: Path, study: Study, verdict: Verdict) -> str | None:
     if history.current_run(published.parent / LATEST) == published.name:  # a person's choice
         return None
-    if not verdict.promoted:
-        kept, why = verdict.champion_run, verdict.why
-    elif (
-        champion := find_champion(published.parent, study.name)
-    ) and champion.name != verdict.champion_run:
+    kept, why = verdict.champion_run, verdict.why
+    if verdict.promoted:
+        champion = find_champion(published.parent, study.name)
+        if champion is None or champion.name == verdict.champion_run:
+            return None
         kept = champion.name
         why = (
             "it became the current model after the gate had compared the new model with "
             f"{verdict.champion_run or 'no other model'}"
         )
-    else:
-        return None
     return with_promote_command(f"{kept_words(kept)}: {why}", published)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -83,7 +82,7 @@ class ExportFolder:
 
         InputError if they can't be read, for example by another account.
         """
-        found = _read_if_there(self._targets, Targets)
+        found = read_record(self._targets, shape=Targets, if_missing={})
         return Targets.model_validate(found) if found else None
 
     def keep_targets(self, targets: Targets) -> None:
@@ -96,7 +95,7 @@ class ExportFolder:
 
     def problems(self) -> dict[str, str]:
         """Return the stored problems of the export, by target. InputError if unreadable."""
-        return _read_if_there(self._problems, dict[str, str])
+        return read_record(self._problems, shape=dict[str, str], if_missing={})
 
     def keep_problems(self, problems: Mapping[str, str]) -> None:
         """Store the present problems of the export, in place of the stored ones."""
@@ -114,15 +113,6 @@ class ExportFolder:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with lock_file(self._lock, wait=wait) as ours:
             yield ours
-
-
-def _read_if_there(path: Path, shape: Any) -> dict[str, Any]:
-    try:
-        return read_record(path, shape=shape)
-    except InputError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return {}
-        raise
 
 
 def export_problems(study: Study) -> tuple[str, ...]:

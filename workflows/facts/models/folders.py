@@ -38,26 +38,23 @@ def region_models_folder(study: Study, slug: str) -> Path:
     return models_folder
 
 
-def list_models(models_folder: Path) -> list[Path]:
-    """Return the complete models of a region, sorted by the ids of their runs."""
-    return [
-        model
-        for model in sorted(models_folder.iterdir())
-        if model.name[0] != "." and model.name != LATEST
-        if read_provenance(model).get("run") == model.name
-    ]
+def list_models(models_folder: Path, *, with_unreadable: bool = False) -> list[Path]:
+    """Return the complete models of a region, sorted by the ids of their runs.
 
+    With `with_unreadable`, models whose provenance.json can't be read are included.
+    """
 
-def unreadable_models(models_folder: Path) -> list[Path]:
-    """Return the models of a region whose provenance.json can't be read."""
-    found = []
-    for model in sorted(models_folder.iterdir()):
+    def is_model(place: Path) -> bool:
         try:
-            if model.name[0] != "." and model.name != LATEST:
-                _read_if_there(model)
+            return _read_if_there(place).get("run") == place.name
         except InputError:
-            found.append(model)
-    return found
+            return with_unreadable
+
+    return [
+        place
+        for place in sorted(models_folder.iterdir())
+        if place.name[0] != "." and place.name != LATEST and is_model(place)
+    ]
 
 
 def check_published(model: Path) -> Path:
@@ -187,9 +184,4 @@ def read_provenance(model: Path) -> dict[str, Any]:
 
 def _read_if_there(model: Path) -> dict[str, Any]:
     """Return the content of a model's provenance.json, or {} without one; else InputError."""
-    try:
-        return untrusted_files.read_record(model / PROVENANCE)
-    except InputError as error:
-        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            return {}
-        raise
+    return untrusted_files.read_record(model / PROVENANCE, if_missing={})

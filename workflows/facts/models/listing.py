@@ -18,7 +18,6 @@ from trialfleet.workflows.facts.models.folders import (
     model_time,
     planning_time,
     read_provenance,
-    unreadable_models,
 )
 from trialfleet.workflows.facts.models.history import changes, current_run
 from trialfleet.workflows.facts.models.verdict import Verdict
@@ -82,8 +81,8 @@ class PublishedModel:
 
 def list_published_models(models_folder: Path) -> list[PublishedModel]:
     """Return all models in a region's folder, oldest first."""
-    all_here = [*list_models(models_folder), *unreadable_models(models_folder)]
-    runs = sorted(all_here, key=lambda path: (_time(path), path.name))
+    models = list_models(models_folder, with_unreadable=True)
+    runs = sorted(models, key=lambda path: (_time(path), path.name))
     verdicts = [found for path in runs if (found := read_model_verdict(path))]
     standings, waits = _read_standings(models_folder / LATEST), read_awaiting(models_folder)
     if waits:
@@ -117,7 +116,7 @@ def _read_standings(link: Path) -> dict[str, ModelState]:
 def drift_text(models_folder: Path, run: str | None) -> str | None:
     """Return a text on how the last measurement of a run's model differs from the earlier ones.
 
-    Return None if it doesn't differ much, if there is no such model, or if `run` is None.
+    Return None if it doesn't differ much, or if `run` is None or has no model here.
     """
     models = list_published_models(models_folder)
     return next((model.drift for model in models if model.run == run), None)
