@@ -3,9 +3,9 @@
     python infra/install_torch.py constraints.txt
 
 Torch is installed into the environment of that `python`, which must have uv and pip. uv takes a
-build from PyTorch's own index: the build for the NVIDIA driver here, or the build for CPUs if there
-is no driver. If uv fails, for example because that index is unreachable, pip installs torch from
-pip's usual index. PyPI has the build for CUDA.
+build from PyTorch's own index: the build for the NVIDIA driver here, or without a driver the build
+for CPUs. If uv fails, for example because that index is unreachable, pip installs torch from its
+usual index. PyPI has the build for CUDA.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def schemas() -> list[str]:
 def _load() -> tuple[Literal["cuda", "cpu", "plain"], str]:
     """Load the kernels, and return IMPLEMENTATION and REASON.
 
-    If there is no usable library, the functions of plain.py become the operators.
+    Without a usable library, the functions of plain.py become the operators.
     """
     try:
         build.load(build.find_or_build())

@@ -71,7 +71,7 @@ class Ranks:
     def join() -> Ranks:
         """Connect this process with the other ranks of the trial.
 
-        If the process trains alone, there is no connection, and `count` is 1.
+        A process that trains alone connects with nothing, and its `count` is 1.
         """
         given = os.environ
         if not is_rank() and not in_gang():

@@ -71,7 +71,7 @@ def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "
     now are updated later.
 
     Raises:
-        InputError: there is no such region, or no model to go back to.
+        InputError: the region does not exist, or has no earlier model.
     """
     switch = go_back(os.fspath(region), None, to, why)
     follow([switch.folder])

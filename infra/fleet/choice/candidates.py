@@ -30,9 +30,8 @@ PRICELESS = (
 def candidates(aws: Aws, fleet: Fleet, tell: Tell = lambda _: None) -> list[Candidate]:
     """List the candidates for a new node, sorted without knowledge of past interruptions.
 
-    `tell` gets an error for each AWS region whose types or prices, or some of them, can't be
-    listed. FleetError with these errors and the reason against each type if there is no candidate
-    at all.
+    `tell` gets an error for each AWS region that does not list all types and prices. FleetError if
+    no candidate is left; its message has these errors, and the reason against each type.
     """
     found: list[Candidate] = []
     troubles: list[str] = []

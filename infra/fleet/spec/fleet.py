@@ -176,7 +176,7 @@ class PriceCap(Section):
     )
 
     def problems(self) -> Iterator[Refused]:
-        """Yield a problem if there is no amount of which a share could be reserved."""
+        """Yield a problem if `reserve` is set without `run`."""
         if self.run is None and self.reserve != type(self).model_fields["reserve"].default:
             yield ("reserve",), "requires run", self.reserve
 

@@ -113,7 +113,7 @@ def test_late_data_in_s3_is_awaited(here: Path, moto: str, monkeypatch: pytest.M
     }
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     said: list[str] = []
-    assert late(here, text, said) == {}, "what isn't known is no reason to wait"
+    assert late(here, text, said) == {}, "unknown data is used without waiting"
     unknown = "used without waiting, because S3 doesn't say if it is complete: "
     assert [line.partition(unknown)[0] for line in said] == [
         f"s3://data-of-ours/{region}/{DAY}.txt: " for region in ("A", "NO")

@@ -163,7 +163,7 @@ class DaysCosts:
 
 
 def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
-    """Return the cost of an attempt's run; None if there is no run, or without prices."""
+    """Return the cost of an attempt's run; None without a run, or if no price is known."""
     place = folder.run(attempt.run)
     if not RunFolder(place).study.exists():
         return None

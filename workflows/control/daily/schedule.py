@@ -106,7 +106,7 @@ def remove(file: Path, say: Say) -> None:
     """Stop scheduling a study's days. A running day continues, and the journal stays.
 
     Raises:
-        InputError: the study can't be read. A missing `daily:` table is no error.
+        InputError: the study can't be read. The study may lack the table `daily:`.
         PoolError: systemd refuses. If HTCondor refuses, a line goes to `say` instead.
     """
     study = load_whole(file)

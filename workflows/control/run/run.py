@@ -319,7 +319,7 @@ class Run:
     def cost(self, by: Sequence[str] = ()) -> Costs:
         """Return the cost by region, or by the keys `by`, which `trialfleet.cost` lists.
 
-        InputError if there is no such key.
+        InputError if a key is unknown.
         """
         return cost(self.folder, by=by)
 

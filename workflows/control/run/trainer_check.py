@@ -129,7 +129,7 @@ def check(
 
     Raises:
         TrainerFailsError: the trainer failed. The message has its last output.
-        InputError: there is no such region, or the trainer doesn't report a metric of the study.
+        InputError: the region does not exist, or the trainer lacks a metric of the study.
         PoolError: HTCondor is unreachable or refuses a job.
     """
     frozen = load_frozen(folder.study)
@@ -162,10 +162,10 @@ def find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
 def choose_region(folder: RunFolder, name: str | None) -> str:
     """Return `name`; if it is None, the name of the first region whose trials a slot can run.
 
-    If there is no such slot, but slots may join the pool, return the first region's name.
+    If no slot can run any, but slots may join the pool, return the first region's name.
 
     Raises:
-        InputError: there is no region `name`, or the trials would wait in this pool forever.
+        InputError: the region does not exist, or its trials would wait in this pool forever.
         PoolError: HTCondor is unreachable.
     """
     regions = find_regions(load_frozen(folder.study).study, name)

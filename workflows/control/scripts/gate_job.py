@@ -77,8 +77,8 @@ def prepare(
     measure. `lane` has the lane's DAG node, and the id of the message in
     which the lane's agent asked for work.
 
-    If there is no current model, no money is left, or a model can't be used, write the verdict
-    instead. OSError if the disk is full.
+    Instead, write the verdict if the region has no current model, if the budget is spent, or if a
+    model can't be used. OSError if the disk is full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():

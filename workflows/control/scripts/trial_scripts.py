@@ -167,7 +167,7 @@ class TrialScripts:
     def settle(self, slug: str, node: str) -> Reply | None:
         """Record the result of a DAG node's unfinished trial, if it has arrived; return the reply.
 
-        Return None if there is no such result. There is one if it arrived while no service was
+        Return None if no result has arrived. A result waits here if it arrived while no service was
         running, and the agent was lost before the service started again.
         """
         if (name := self.find_unfinished(slug, node)) is None:

@@ -102,7 +102,7 @@ def read_ended(place: TrialFolder) -> ReportedEnd | None:
 
 
 def read_order(place: TrialFolder) -> Order | None:
-    """Return the last order for a job's agent; None if there is no valid order.
+    """Return the last order for a job's agent, or None if it has no valid order.
 
     An order tells the agent to train a trial or to leave its slot.
     """

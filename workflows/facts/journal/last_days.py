@@ -40,7 +40,7 @@ class StudyDays:
     begun: date  # the newest day that has begun
     ended: datetime | None  # when an attempt last ended
     regions: Mapping[str, RegionDays]  # without those that had no outcome for a month
-    daily: Daily | None  # None if the study can't be read, or is no longer a daily study
+    daily: Daily | None  # None if the study can't be read, or has no `daily:` now
     models: Mapping[str, datetime] = field(default_factory=dict)  # `model_time` of current models
     awaiting: Mapping[str, datetime] = field(default_factory=dict)  # since when models wait
     lacks_study: bool = False  # the study can't be read; the three fields above are empty

@@ -122,7 +122,7 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 def current_run(link: Path) -> str | None:
     """Return the run of the model to which a region's `latest` points.
 
-    Return None if there is no link, or if it points to a place outside of its folder.
+    Return None if the link is missing or points outside of its folder.
     """
     if not link.is_symlink():
         return None
