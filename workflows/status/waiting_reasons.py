@@ -52,8 +52,9 @@ class Waiting:
             self.hopeless = ()
             try:
                 self._found = self._read_reasons(queued)
-            except PoolError:  # the queue answered a moment ago: the next check may succeed
-                self._found = ()
+            except PoolError as error:
+                unknown = f"trials wait, and their reason is unknown: {error}"
+                self._found = (unknown,) if _waiting_groups(queued.ads) else ()
             self._looked = time.monotonic()
         return self._found
 

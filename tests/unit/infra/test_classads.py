@@ -95,6 +95,21 @@ def test_a_dag_node_with_undefined_details_has_empty_ones(tmp_path: Path) -> Non
     assert read_node_status(path) == {"a": NodeStatus(submitted=False, failed=True, details="")}
 
 
+def test_the_states_of_dag_nodes_are_read_again_after_an_error_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "node.status"
+    path.write_text('[ Type = "NodeStatus"; Node = "a"; NodeStatus = 3; StatusDetails = ""; ]\n')
+
+    def fail(_: Path) -> str:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "read_text", fail)
+        assert read_node_status(path) == {}
+    assert read_node_status(path)["a"].submitted
+
+
 def test_the_nodes_agent_reads_no_gpus_from_an_undefined_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

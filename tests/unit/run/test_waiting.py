@@ -13,6 +13,7 @@ import pytest
 
 from tests.unit.plan.test_plan import make_study
 from trialfleet.classads import JobStatus
+from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.scaling import last_report
 from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.facts.dagman import job_queue, pool_slots
@@ -146,6 +147,20 @@ def test_an_autoscaler_that_never_reported_is_shown_with_its_last_line(
         assert Waiting(folder, load_frozen(folder.study)).reasons(begun) == ()
 
 
+def test_trials_that_wait_while_the_collector_is_away_are_not_passed_over(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> bool:
+        raise PoolError("HTCondor's collector does not answer: timeout")
+
+    monkeypatch.setattr(waiting_reasons, "has_negotiator", away)
+    waiting = Waiting(folder, load_frozen(folder.study))
+    (line,) = waiting.reasons(queued(TRIAL))
+    assert line.endswith("their reason is unknown: HTCondor's collector does not answer: timeout")
+    assert waiting.hopeless == ()
+    assert Waiting(folder, load_frozen(folder.study)).reasons(queued()) == ()
+
+
 def test_a_graph_that_waits_for_its_first_node_shows_why_there_is_none(tmp_path: Path) -> None:
     fleet = {"aws_regions": ["eu-west-1"], "autoscale": "provisioner"}
     folder = write_plan(make_study(tmp_path, fleet=fleet), run="r1", out=tmp_path / "run")
@@ -190,4 +205,4 @@ def test_a_job_that_htcondor_starts_in_no_free_slot_is_shown(
 
 def test_notes_of_another_run_are_not_shown(folder: RunFolder) -> None:
     folder.fleet_state.write_text(json.dumps({"run": "r0", "step": {"notes": [NOTE]}}))
-    assert Waiting(folder, load_frozen(folder.study)).reasons(queued(TRIAL)) == ()
+    assert NOTE not in "".join(Waiting(folder, load_frozen(folder.study)).reasons(queued(TRIAL)))

@@ -81,8 +81,11 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
     """Return the states in DAGMan's status file, by DAG node; empty if the file can't be read."""
-    stamp = untrusted_files.file_stamp(path)
-    return _parse_nodes(path, stamp) if any(stamp) else {}
+    try:
+        stamp = untrusted_files.file_stamp(path)
+        return _parse_nodes(path, stamp) if any(stamp) else {}
+    except OSError:
+        return {}
 
 
 @lru_cache(maxsize=1 << 12)  # the files of a large run's DAGMans
@@ -92,7 +95,7 @@ def _parse_nodes(path: Path, _changed: tuple[int, int]) -> dict[str, NodeStatus]
     try:
         ads = _BEFORE_AD.split(path.read_text())
         return dict(_parse_node(ad) for ad in ads if _OF_NODE in ad)
-    except (OSError, ValueError, classad2.ClassAdException):
+    except (ValueError, classad2.ClassAdException):
         return {}
 
 
