@@ -102,6 +102,12 @@ def trials_per_job() -> int | str:
 
 @pytest.fixture
 def make_run(work: Path, trials_per_job: int | str) -> MakeRun:
+    return make_runs_in(work, trials_per_job)
+
+
+def make_runs_in(work: Path, trials_per_job: int | str = "all") -> MakeRun:
+    """Return a function that plans runs in a folder, for fixtures of more than one test."""
+
     def make(
         params: dict[str, Any] | None = None,
         *,

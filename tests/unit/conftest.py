@@ -72,9 +72,13 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing is submitted here, so /tmp will do; and no HTCondor is asked."""
-    monkeypatch.setenv("CONDOR_CONFIG", str(tmp_path / "no-such-config"))
-    monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "no-such-pool"))
+    ask_no_pool(monkeypatch, tmp_path)
     return tmp_path
+
+
+def ask_no_pool(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv("CONDOR_CONFIG", str(folder / "no-such-config"))
+    monkeypatch.setenv("TRIALFLEET_POOL", str(folder / "no-such-pool"))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -19,8 +20,9 @@ from click.testing import CliRunner
 from optuna.trial import TrialState
 from ruamel.yaml import YAML
 
-from tests.conftest import MakeRun
+from tests.conftest import MakeRun, make_runs_in
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
+from tests.unit.conftest import ask_no_pool
 from tests.unit.serve.page_server import Server, serving
 from trialfleet import InputError
 from trialfleet.files import write_json
@@ -44,8 +46,8 @@ HOSTILE = '"><script>alert(1)</script>'
 BEGAN = datetime.now() - timedelta(minutes=20)
 
 
-@pytest.fixture
-def run(make_run: MakeRun) -> Iterator[StoredRun]:
+@contextmanager
+def trials_of_regions(make_run: MakeRun) -> Iterator[StoredRun]:
     """Three regions, one with a hostile name and one without trials."""
     made = make_run(regions=["A", HOSTILE, "empty"], budget={"trials": 12, "lanes": 2})
     with stored(made) as opened:
@@ -55,8 +57,30 @@ def run(make_run: MakeRun) -> Iterator[StoredRun]:
 
 
 @pytest.fixture
+def run(make_run: MakeRun) -> Iterator[StoredRun]:
+    with trials_of_regions(make_run) as opened:
+        yield opened
+
+
+@pytest.fixture
 def server(run: StoredRun, work: Path) -> Iterator[Server]:
     with serving(work) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def lasting_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoredRun]:
+    """Such a run, for tests that change nothing in its folder."""
+    work = tmp_path_factory.mktemp("lasting")
+    with pytest.MonkeyPatch.context() as environment:
+        ask_no_pool(environment, work)
+        with trials_of_regions(make_runs_in(work)) as opened:
+            yield opened
+
+
+@pytest.fixture(scope="module")
+def lasting_server(lasting_run: StoredRun) -> Iterator[Server]:
+    with serving(lasting_run.run.folder.parents[1]) as started:
         yield started
 
 
@@ -93,73 +117,75 @@ def test_a_run_that_was_removed_and_planned_again_is_shown_as_it_is_now(
         assert server.ask(region).status == 200
 
 
-def test_the_server_answers_only_get_and_head(server: Server) -> None:
+def test_the_server_answers_only_get_and_head(lasting_server: Server) -> None:
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
-        refused = server.ask("/", method)
+        refused = lasting_server.ask("/", method)
         assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD")
-    head = server.ask("/", "HEAD")
+    head = lasting_server.ask("/", "HEAD")
     assert (head.status, head.text) == (200, "")
 
 
-def test_requests_for_another_host_name_are_refused(server: Server) -> None:
-    port = urlsplit(server.url).port
+def test_requests_for_another_host_name_are_refused(lasting_server: Server) -> None:
+    port = urlsplit(lasting_server.url).port
     for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "LOCALHOST."):
-        assert server.ask("/", host=host).status == 200
+        assert lasting_server.ask("/", host=host).status == 200
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "[::1", "a b"):
-        assert server.ask("/", host=host).status == 421
-        assert server.ask("/metrics", host=host).status == 421
+        assert lasting_server.ask("/", host=host).status == 421
+        assert lasting_server.ask("/metrics", host=host).status == 421
 
 
-def test_no_script_runs_but_the_pages_own(server: Server) -> None:
+def test_no_script_runs_but_the_pages_own(lasting_server: Server) -> None:
     for path in ("/", "/runs", "/nowhere", "/metrics", "/assets/page.js"):
-        headers = server.ask(path).headers
+        headers = lasting_server.ask(path).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'; script-src 'self';" in policy
         assert "unsafe" not in policy
         assert "frame-ancestors 'none'" in policy
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
-    page = server.ask("/").text
+    page = lasting_server.ask("/").text
     assert not re.search(r"<script>|<style|\son\w+=|style=", page)
     outside = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert outside
     assert all(link.startswith(("/", "#", "data:,")) and link[:2] != "//" for link in outside)
 
 
-def test_pictures_are_drawn_of_the_report_s_data(run: StoredRun, server: Server) -> None:
-    page = server.ask("/runs/r1/regions/A").text
+def test_pictures_are_drawn_of_the_report_s_data(
+    lasting_run: StoredRun, lasting_server: Server
+) -> None:
+    page = lasting_server.ask("/runs/r1/regions/A").text
     (data,) = re.findall(r'<div id="data-0" hidden>(.*)</div>', page)
-    report = read_report(RunFolder(run.run.folder))
+    report = read_report(RunFolder(lasting_run.run.folder))
     expected = json.loads(json.dumps(region_data(report, Pictures(report.regions[0]), 100)))
     assert expected["curves"]
     assert json.loads(data) == expected
-    (jobs,) = re.findall(r'<div id="regions-data" hidden>(.*)</div>', server.ask("/").text)
+    (jobs,) = re.findall(r'<div id="regions-data" hidden>(.*)</div>', lasting_server.ask("/").text)
     drawn = json.loads(jobs)
     assert drawn["names"] == ["A", HOSTILE, "empty"]
     assert len(drawn["timeline"]["bars"]) == 15
 
 
-def test_a_hostile_name_of_a_region_is_text(run: StoredRun, server: Server) -> None:
+def test_a_hostile_name_of_a_region_is_text(lasting_server: Server) -> None:
     slug = region_slug(HOSTILE)
     for path in ("/", f"/runs/r1/regions/{slug}", f"/runs/r1/regions/{slug}/trials/{slug}.l1.t01"):
-        text = server.ask(path).text
+        text = lasting_server.ask(path).text
         assert "<script>alert" not in text
         assert "&lt;script&gt;alert(1)" in text
     for name in (HOSTILE, "../A", "%2e%2e", "A/../A"):
-        missing = server.ask(f"/runs/r1/regions/{quote(name, safe='')}")
+        missing = lasting_server.ask(f"/runs/r1/regions/{quote(name, safe='')}")
         assert missing.status == 404
         assert "<script>alert" not in missing.text
 
 
-def test_no_address_leads_to_another_file(run: StoredRun, server: Server, work: Path) -> None:
-    (work / "secret").write_text("the secret")
+def test_no_address_leads_to_another_file(lasting_run: StoredRun, lasting_server: Server) -> None:
+    (lasting_run.run.folder.parents[1] / "secret").write_text("the secret")
     region = "/runs/r1/regions/A/trials"
     for path in (
         f"{region}/..%2f..%2f..%2f..%2fsecret", f"{region}/../../../../secret", f"{region}/%2e%2e",
         f"{region}/A.l1.t99", f"{region}/%00", "/runs/..", "/runs/%2e%2e%2fsecret/regions/A",
         "/runs/nowhere", "/assets/..%2fpage.html.j2", "/assets/../../secret", "//secret",
     ):  # fmt: skip
-        answer = server.ask(path)
+        answer = lasting_server.ask(path)
         assert answer.status == 404
         assert "the secret" not in answer.text
 
@@ -224,9 +250,11 @@ def test_an_insecure_token_file_is_refused(
     assert expected in refused.stderr
 
 
-def test_a_port_in_use_is_refused_with_a_message(run: StoredRun, server: Server) -> None:
-    port = str(urlsplit(server.url).port)
-    result = CliRunner().invoke(main, ["serve", str(run.run.folder), "--port", port])
+def test_a_port_in_use_is_refused_with_a_message(
+    lasting_run: StoredRun, lasting_server: Server
+) -> None:
+    port = str(urlsplit(lasting_server.url).port)
+    result = CliRunner().invoke(main, ["serve", str(lasting_run.run.folder), "--port", port])
     assert result.exit_code == 2
     assert f"port {port} of 127.0.0.1 can't be used" in result.stderr
     assert "--port 0 takes any free port" in result.stderr
@@ -284,12 +312,10 @@ VERDICT = {
 }  # fmt: skip
 
 
-def test_every_metric_of_the_dashboard_and_the_alerts_exists(
-    run: StoredRun, server: Server
-) -> None:
+def test_every_metric_of_the_dashboard_and_the_alerts_exists(lasting_server: Server) -> None:
     from prometheus_client.parser import text_string_to_metric_families as parsed
 
-    scraped = server.ask("/metrics")
+    scraped = lasting_server.ask("/metrics")
     assert scraped.headers["content-type"].startswith("text/plain")
     families = {family.name: family for family in parsed(scraped.text)}
     samples = {sample.name for family in families.values() for sample in family.samples}
@@ -388,13 +414,15 @@ def test_the_dashboard_can_be_read_and_none_of_its_writing_routes_answers(
         assert len(json.loads(server.ask("/api/studies").text)["study_summaries"]) == 2
 
 
-def test_a_part_of_the_page_is_compressed_for_clients_that_accept_gzip(server: Server) -> None:
-    place = f"{server.url.rstrip('/')}/?seen=previous"
+def test_a_part_of_the_page_is_compressed_for_clients_that_accept_gzip(
+    lasting_server: Server,
+) -> None:
+    place = f"{lasting_server.url.rstrip('/')}/?seen=previous"
     with urlopen(Request(place, headers={"Accept-Encoding": "gzip"})) as answer:  # noqa: S310
         assert answer.headers["Content-Encoding"] == "gzip"
         assert answer.headers["Vary"] == "Accept-Encoding"
         packed = gzip.decompress(answer.read()).decode()
-    plain = server.ask("/?seen=previous")
+    plain = lasting_server.ask("/?seen=previous")
     assert "content-encoding" not in plain.headers
     assert packed.startswith('<div id="live"')
     assert re.sub(r"seen=\w+", "", packed) == re.sub(r"seen=\w+", "", plain.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,10 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 from optuna.trial import TrialState
 
-from tests.conftest import MakeRun
+from tests.conftest import MakeRun, make_runs_in
 from tests.stored_runs import StoredRun, stored, stored_trial, turns
+from tests.unit.conftest import ask_no_pool
 from tests.unit.report.report_browser import Browser
-from tests.unit.serve.page_server import serving
+from tests.unit.serve.page_server import Server, serving
 from trialfleet.files import write_json
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -22,8 +24,8 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 BEGAN = datetime.now() - timedelta(minutes=10)
 
 
-@pytest.fixture
-def run(make_run: MakeRun) -> Iterator[StoredRun]:
+@contextmanager
+def trials_of_regions(make_run: MakeRun) -> Iterator[StoredRun]:
     names = ["north", "south", "east", HOSTILE, "a-region-with-a-name-that-is-far-too-long-for-it"]
     made = make_run(regions=names, budget={"trials": 12, "lanes": 2})
     with stored(made) as opened:
@@ -33,16 +35,44 @@ def run(make_run: MakeRun) -> Iterator[StoredRun]:
 
 
 @pytest.fixture
+def run(make_run: MakeRun) -> Iterator[StoredRun]:
+    with trials_of_regions(make_run) as opened:
+        yield opened
+
+
+@pytest.fixture
 def opened(run: StoredRun, work: Path, browser: Browser) -> Iterator[str]:
     """The address of a page that the browser shows."""
-    with serving(work) as server:
-        browser.driver.get("about:blank")
-        browser.requests()
-        browser.complaints()
-        browser.driver.get(server.url)
-        browser.wait("return document.querySelector('.region-tile')")
+    with serving(work) as server, shown(browser, server):
         yield server.url
-        browser.driver.get("about:blank")
+
+
+@contextmanager
+def shown(browser: Browser, server: Server) -> Iterator[None]:
+    browser.driver.get("about:blank")
+    browser.requests()
+    browser.complaints()
+    browser.driver.get(server.url)
+    browser.wait("return document.querySelector('.region-tile')")
+    yield
+    browser.driver.get("about:blank")
+
+
+@pytest.fixture(scope="module")
+def lasting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of such a run, for tests that only read its pages."""
+    work = tmp_path_factory.mktemp("lasting")
+    with pytest.MonkeyPatch.context() as environment:
+        ask_no_pool(environment, work)
+        with trials_of_regions(make_runs_in(work)), serving(work) as started:
+            yield started
+
+
+@pytest.fixture
+def page(lasting_server: Server, browser: Browser) -> Iterator[str]:
+    """The address of a page that the browser shows, of a run that nothing changes."""
+    with shown(browser, lasting_server):
+        yield lasting_server.url
 
 
 def test_the_page_follows_the_run_and_asks_nobody_else(
@@ -60,7 +90,7 @@ def test_the_page_follows_the_run_and_asks_nobody_else(
     assert asked == {urlsplit(opened).netloc}
 
 
-def test_a_hostile_name_does_nothing(browser: Browser, opened: str) -> None:
+def test_a_hostile_name_does_nothing(browser: Browser, page: str) -> None:
     assert HOSTILE in browser.texts(".region-tile .name")
     assert browser.run("return document.querySelectorAll('img').length") == 0
     browser.run("[...document.querySelectorAll('.region-tile')].at(-2).click()")
@@ -69,7 +99,7 @@ def test_a_hostile_name_does_nothing(browser: Browser, opened: str) -> None:
     assert browser.complaints() == []
 
 
-def test_everything_is_reached_by_the_keyboard(browser: Browser, opened: str) -> None:
+def test_everything_is_reached_by_the_keyboard(browser: Browser, page: str) -> None:
     from selenium.webdriver.common.keys import Keys
 
     browser.press("/")
@@ -91,9 +121,9 @@ def test_everything_is_reached_by_the_keyboard(browser: Browser, opened: str) ->
     assert "Settings" in browser.texts("h2")
 
 
-def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser: Browser, opened: str) -> None:
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser: Browser, page: str) -> None:
     browser.resize(400, 800)
-    root = opened.rstrip("/")
+    root = page.rstrip("/")
     for path in (
         "/",
         "/runs",
@@ -106,13 +136,13 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser: Browser, op
     assert browser.complaints() == []
 
 
-def test_the_reader_chooses_between_light_and_dark(browser: Browser, opened: str) -> None:
+def test_the_reader_chooses_between_light_and_dark(browser: Browser, page: str) -> None:
     colour = "return getComputedStyle(document.body).backgroundColor"
     light = browser.run(colour)
     browser.run("document.getElementById('theme').click()")
     dark = browser.run(colour)
     assert dark != light
-    browser.driver.get(opened)
+    browser.driver.get(page)
     assert browser.run(colour) == dark
     browser.run("localStorage.clear()")
 
