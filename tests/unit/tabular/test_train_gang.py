@@ -126,7 +126,7 @@ def test_an_interrupted_gang_continues_with_more_ranks_to_the_same_losses(
     assert read_result(three)["metrics"] == pytest.approx(read_result(whole)["metrics"], rel=1e-4)
 
 
-@pytest.mark.parametrize("parallel", ["data", "sharded"])
+@pytest.mark.parametrize("parallel", ["data", thorough("sharded")])
 def test_a_checkpoint_in_between_does_not_end_a_gang(
     sandbox: Path, tmp_path: Path, parallel: str
 ) -> None:
@@ -145,6 +145,7 @@ def test_a_batch_of_fewer_rows_than_ranks_is_refused(sandbox: Path, tmp_path: Pa
     assert [read_result(folder)["error"] for folder in gang.folders] == [words] * 3
 
 
+@pytest.mark.thorough
 def test_gradients_sent_in_bfloat16_give_similar_losses(sandbox: Path, tmp_path: Path) -> None:
     alone = Gang(sandbox, tmp_path / "1", 1, params=DROPPING).trained()
     two = Gang(sandbox, tmp_path / "2", 2, params={**DROPPING, "wire": "bfloat16"}).trained()
@@ -207,7 +208,7 @@ UNEVEN = {**DROPPING, "hidden": 15, "layers": 3, "embedding": 3, "weight_decay":
     [
         (2, {"tensor_parallel": 2}),
         thorough(4, {"tensor_parallel": 2}),
-        (3, {"tensor_parallel": 64}),  # 3 side by side
+        thorough(3, {"tensor_parallel": 64}),  # 3 side by side
         thorough(1, {"offload": "all"}),
         thorough(3, {"offload": "all"}),
         thorough(4, {"offload": "all", "tensor_parallel": 2}),

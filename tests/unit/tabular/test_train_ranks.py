@@ -168,6 +168,7 @@ def test_one_rank_without_memory_rejects_the_trial(sandbox: Path) -> None:
     assert "out of GPU memory" in read_result(sandbox)["error"]
 
 
+@pytest.mark.thorough
 def test_an_error_of_one_rank_ends_all_with_1(sandbox: Path) -> None:
     order(sandbox)
     (sandbox / "broken.py").write_text(BROKEN.replace("WORDS", "'what a pity'"))
@@ -211,6 +212,7 @@ ranks.run(main)
 """
 
 
+@pytest.mark.thorough
 def test_a_signal_to_the_launching_process_at_its_exit_changes_no_code(tmp_path: Path) -> None:
     program = tmp_path / "ending.py"
     program.write_text(ENDING)
