@@ -72,7 +72,12 @@ def test_each_mode_of_the_trainer_is_tried(make_run: MakeRun) -> None:
 @pytest.mark.parametrize(
     ("params", "gate", "words"),
     [
-        ({"final_mood": "no model"}, None, "the full training left nothing in model/"),
+        pytest.param(
+            {"final_mood": "no model"},
+            None,
+            "the full training left nothing in model/",
+            marks=pytest.mark.thorough,
+        ),
         ({"final_mood": "reserved name"}, None, "have the trainer choose another file name"),
         pytest.param(
             {"final_mood": "raises"},
