@@ -91,11 +91,6 @@ class Peers:
             each.close()
         self._watched = [_Watched(peer) for peer in peers if peer.door]
 
-    def close(self) -> None:
-        """Close the listener and all probes."""
-        self.watch(())
-        self._listener.close()
-
     def update(self) -> None:
         """Accept other agents' probes, and start or finish this agent's probes, without waiting."""
         with suppress(OSError):
