@@ -2,7 +2,6 @@
 
 python3 -I -S agent.pyz -- COMMAND…           trains trials, alone or as a member of a gang
 python3 -I -S agent.pyz --ranks -- COMMAND…   the same; outside of a gang, sets RANK=0, WORLD_SIZE=1
-python3 agent.pyz workers …                   starts a gang's workers (training processes)
 """
 
 from __future__ import annotations
@@ -16,17 +15,14 @@ GANG = "TRIALFLEET_GANG"  # in the environment of a gang's job: its id, such as 
 
 
 def main() -> None:
-    """Run the job's agent or the server of a gang's workers, as the arguments say."""
+    """Run the job's agent."""
     words, job = sys.argv[1:], os.environ.get(GANG)
+    command = words[words.index("--") + 1 :]
     live: Callable[[], None]
-    if words[0] == "workers":
-        from trialfleet.nodes.gang import workers
-
-        live = partial(workers.main, words[1:])
-    elif job:
+    if job:
         from trialfleet.nodes.gang import agent as gang
 
-        live = partial(gang.main, job, words[words.index("--") + 1 :])
+        live = partial(gang.main, job, command)
     else:
         from trialfleet.nodes.job import agent
 
@@ -34,7 +30,7 @@ def main() -> None:
             from trialfleet.nodes.gang import network
 
             os.environ.update(network.world_of_one())
-        live = partial(agent.main, words[words.index("--") + 1 :])
+        live = partial(agent.main, command)
     sys.path.pop(0)  # this archive, which the trainer may change: import nothing more from it
     live()
 

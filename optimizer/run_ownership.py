@@ -84,8 +84,7 @@ class Ownership:
     def known_other(self) -> Owner | None:
         """Return the run's owner if it is another manager, else None. Nothing is recorded."""
         with self._storage_errors():
-            has_table = sqlalchemy.inspect(self._engine).has_table(_OWNERS.name)
-            return self._unless_ours(self._read()) if has_table else None
+            return self._unless_ours(self._read())
 
     def is_ours(self, owner: Owner) -> bool:
         """Return whether `owner` is this manager. Host names may change, and are not compared."""
@@ -107,7 +106,11 @@ class Ownership:
         return storage_errors(f"the storage of run {self._run!r}")
 
     def _read(self) -> Owner | None:
-        self._make_table()
+        self._has_table = self._has_table or sqlalchemy.inspect(self._engine).has_table(
+            _OWNERS.name
+        )
+        if not self._has_table:
+            return None
         columns = [_OWNERS.c[name] for name in ("machine", "folder", "host", "since")]
         with self._engine.connect() as connection:
             query = sqlalchemy.select(*columns).where(_OWNERS.c.run == self._run)
@@ -116,6 +119,7 @@ class Ownership:
 
     def _claim(self) -> Owner:
         """Record this manager as the owner if there is none yet. Return the recorded owner."""
+        self._make_table()
         with suppress(sqlalchemy.exc.IntegrityError), self._engine.begin() as connection:
             connection.execute(sqlalchemy.insert(_OWNERS).values(run=self._run, **vars(self._own)))
         owner = self._read()
@@ -123,12 +127,8 @@ class Ownership:
         return owner
 
     def _make_table(self) -> None:
-        if self._has_table or sqlalchemy.inspect(self._engine).has_table(_OWNERS.name):
-            self._has_table = True
-            return
         with self._engine.begin() as connection:
             if connection.dialect.name == "postgresql":  # where IF NOT EXISTS alone may fail
                 lock = sqlalchemy.func.pg_advisory_xact_lock(SCHEMA_LOCK)
                 connection.execute(sqlalchemy.select(lock))
             connection.execute(CreateTable(_OWNERS, if_not_exists=True))
-        self._has_table = True

@@ -66,10 +66,6 @@ class DagmanEndedError(ServiceError):
     """The DAGMan that started this client has ended, so the client must send no request."""
 
 
-class QueueFullError(ServiceError):
-    """The service is frozen, and its queue of connections is full."""
-
-
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
     """Send `words` to the service of the run's `folder`. Return the reply's exit code and message.
 
@@ -104,13 +100,11 @@ def is_served(folder: str) -> bool:
     """
     try:
         connection = _connect(folder)
-    except QueueFullError:
-        return True
     except ServiceError as error:
         cause = error.__cause__
-        if isinstance(cause, OSError) and not isinstance(cause, PermissionError):
+        if isinstance(cause, OSError) and not isinstance(cause, PermissionError | BlockingIOError):
             raise cause from None
-        return True
+        return True  # a full queue: the service is frozen
     if connection:
         connection.close()
     return connection is not None
@@ -129,8 +123,8 @@ def _connect(folder: str) -> Socket | None:
         connection.settimeout(None)
     except BlockingIOError as error:
         connection.close()
-        message = "the optimiser's service accepts no connections"
-        raise QueueFullError(message, for_now=True) from error
+        message = "the optimiser's service accepts no connections"  # frozen, and its queue is full
+        raise ServiceError(message, for_now=True) from error
     except (FileNotFoundError, ConnectionError):
         connection.close()
         return None

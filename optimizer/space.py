@@ -101,18 +101,12 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     def _defaults(self) -> dict[str, Scalar]:
         return {name: entry.fallback() for name, entry in self.parameters.items()}
 
-    @cached_property
-    def _has_conditions(self) -> bool:
-        return any(entry.when for entry in self.parameters.values())
-
     def active(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return the values of the active parameters, in the study file's order.
 
         A parameter that `values` lacks has its default. Names that aren't parameters are ignored.
         """
         full = self.defaults() | dict(values)
-        if not self._has_conditions:
-            return {name: full[name] for name in self.parameters}
         known: dict[str, bool] = {}
         return {name: full[name] for name in self.parameters if self._is_active(name, full, known)}
 

@@ -47,7 +47,7 @@ def open_storage(url: str) -> TrialStorage:
     """
     parsed = _parse_url(url)
     is_sqlite = parsed.get_backend_name() == "sqlite"
-    with _url_errors(parsed):
+    with url_errors(parsed):
         return _open_sqlite(parsed) if is_sqlite else _open_postgresql(parsed)
 
 
@@ -56,7 +56,7 @@ def open_to_read(url: str) -> TrialStorage | None:
     parsed = _parse_url(url)
     waits = {"connect_args": {"timeout": LOCK_WAIT_SECONDS}}
     options = waits if parsed.get_backend_name() == "sqlite" else {"pool_pre_ping": True}
-    with _url_errors(parsed):
+    with url_errors(parsed):
         return _open(parsed, skip_table_creation=True, **options) if _has_tables(parsed) else None
 
 
@@ -82,7 +82,7 @@ def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
     if source is None:
         return False
     with ExitStack() as stack:
-        stack.enter_context(_url_errors(_parse_url(url)))
+        stack.enter_context(url_errors(_parse_url(url)))
         stack.callback(close_storage, source)
         there = {study.study_name for study in source.get_all_studies()}
         found = sorted(there.intersection(names))
@@ -119,7 +119,8 @@ def storage_errors(subject: str, *, secrets: Iterable[str] = ()) -> Iterator[Non
         raise OptimizerError(f"{subject} can't be used: {_reason(error, secrets)}") from None
 
 
-def _url_errors(url: URL) -> AbstractContextManager[None]:
+def url_errors(url: URL) -> AbstractContextManager[None]:
+    """Convert a database's error in the block to an OptimizerError about the `url`."""
     return storage_errors(f"storage {redact(url)}", secrets=url_secrets(url))
 
 

@@ -1,8 +1,7 @@
-"""Reading a study's stored trials, if possible without Optuna, and ranking them.
+"""Reading a study's stored trials from Optuna's tables, and ranking them.
 
 `trialfleet status` must answer at once, but Optuna with SQLAlchemy takes a second to import. So
-Python's own sqlite3 reads a SQLite file if its tables have exactly the versions in `TABLES`. Optuna
-reads files with other versions, and all other databases. Nothing here writes.
+Python's own sqlite3 reads a SQLite file. Only other databases need SQLAlchemy. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -12,74 +11,93 @@ import math
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum
+from functools import partial
 from itertools import takewhile
-from json.scanner import make_scanner
 from pathlib import Path
 from sys import intern
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from trialfleet.errors import OptimizerError
 from trialfleet.objective import Direction, rank
 
 if TYPE_CHECKING:
-    from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-TABLES = (12, "v3.2.0.a")  # the versions in Optuna's version_info and alembic_version
+    from trialfleet.optimizer.storage_transactions import TrialStorage
+
 LOCK_WAIT_SECONDS = 60  # SQLite waits this long for another process before "database is locked"
 FAILURES = "failures"  # attribute of a trial: its failed attempts and reasons, by number
 STOPPED = "stopped"  # attribute of a trial that was stopped early: its stop order
 
-_DECODER = json.JSONDecoder()
-_SCAN = make_scanner(_DECODER)  # type: ignore[arg-type]
 _NOT_FINITE = {"INF_POS": math.inf, "INF_NEG": -math.inf, "NAN": math.nan}
 
 _HAS_TABLES = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
-_VERSIONS = """
-SELECT schema_version FROM version_info UNION ALL SELECT version_num FROM alembic_version
-"""
 _STUDIES = "SELECT study_name, study_id FROM studies"
 _TRIALS = """
-SELECT trial_id, number, state, datetime_start, datetime_complete, value, value_type,
-(SELECT value_json FROM trial_user_attributes AS a WHERE a.trial_id = t.trial_id AND key = 'node'),
-(SELECT value_json FROM trial_user_attributes AS a WHERE a.trial_id = t.trial_id AND key = 'job')
-FROM trials AS t LEFT JOIN trial_values USING (trial_id)
-WHERE study_id = ? AND trial_id > ? ORDER BY trial_id
-"""  # includes the attributes that nearly all trials have: reading them as rows takes twice as long
-_TRIAL = _TRIALS.replace("trial_id > ?", "number = ?")
-_ATTRIBUTES = """
-SELECT trial_id, key, value_json FROM trial_user_attributes
-WHERE trial_id IN ({}) AND key NOT IN ('node', 'job')
+SELECT trial_id, number, state, datetime_start, datetime_complete, value, value_type
+FROM trials LEFT JOIN trial_values USING (trial_id) WHERE {} ORDER BY trial_id
 """
-_BRIEF = f"{_ATTRIBUTES} AND key IN ('error', 'failures', 'stopped')"
+_ATTRIBUTES = """
+SELECT trial_id, key, value_json FROM trial_user_attributes JOIN trials USING (trial_id) WHERE {}
+"""
+_BRIEF = f"{_ATTRIBUTES} AND key IN ('node', 'job', 'error', 'failures', 'stopped')"
 _STEPS = """
 SELECT trial_id, step, intermediate_value, intermediate_value_type
-FROM trial_intermediate_values WHERE trial_id IN ({})
+FROM trial_intermediate_values JOIN trials USING (trial_id) WHERE {}
 """
-_AT_ONCE = 5_000  # trials per statement
+
+Execute = Callable[
+    [str], Iterable[Any]
+]  # runs an SQL statement, and returns the rows of its result
 
 
-class Reader(Protocol):
+class Reader:
     """A reader of the trials of studies. A study that is missing has no trials.
 
     Finished trials before the first unfinished one are kept in memory and read only once. Methods
     raise OptimizerError if the database can't be read.
     """
 
+    def __init__(
+        self, transaction: Callable[[], AbstractContextManager[Execute]], *, brief: bool
+    ) -> None:
+        self._transaction, self._brief = transaction, brief
+        # by study and id, all trials before the first unfinished one
+        self._finished: dict[str, dict[int, StoredTrial]] = {}
+
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        """Return each study's trials by the study's name, if possible from one transaction."""
+        """Return each study's trials by the study's name, all from one transaction."""
+        known = {study: self._finished.setdefault(study, {}) for study in studies}
+        wanted = {study: f"trial_id > {max(known[study], default=0)}" for study in studies}
+        with _study_errors(studies), self._transaction() as execute:
+            new = _read_trials(execute, wanted, brief=self._brief)
+        found = {}
+        for study in studies:
+            found[study] = [*known[study].values(), *new[study].values()]
+            finished = takewhile(lambda each: each[1].state.is_finished(), new[study].items())
+            known[study].update(finished)
+        return found
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
         """Return one trial of each study, by the study's name. `numbers` has the trials' numbers.
 
         Even a `brief` reader reads all data of these trials. OptimizerError if a trial is missing.
         """
+        if not numbers:
+            return {}
+        wanted = {study: f"number = {number}" for study, number in numbers.items()}
+        with _study_errors([*numbers]), self._transaction() as execute:
+            found = _read_trials(execute, wanted, brief=False)
+        for study, number in numbers.items():
+            if not found[study]:
+                raise OptimizerError(f"the storage of study {study!r} no longer has trial {number}")
+        return {study: next(iter(trials.values())) for study, trials in found.items()}
 
 
 class TrialState(IntEnum):
@@ -123,7 +141,7 @@ class Attributes(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in self._parsed:
             try:
-                self._parsed[key] = _decode_json(self._raw[key])
+                self._parsed[key] = json.loads(self._raw[key])
             except ValueError as error:
                 raise OptimizerError(
                     f"the storage has a trial whose attribute {key!r} is not valid JSON"
@@ -146,15 +164,6 @@ class Attributes(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._raw)
-
-
-# takes half the time of `json.loads`, which first skips surrounding whitespace
-def _decode_json(text: str) -> Any:
-    try:
-        value, end = _SCAN(text, 0)
-    except StopIteration:
-        end = -1
-    return value if end == len(text) else _DECODER.decode(text)
 
 
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
@@ -202,7 +211,7 @@ def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     With `brief`, trials may lack their intermediate values, and all attributes that are not about
     their DAG node, their job, their failures or their stop order.
     """
-    return _SqliteFile(path, brief=brief)
+    return Reader(partial(_file_transaction, path), brief=brief)
 
 
 def reader_of_url(url: str, *, brief: bool = False) -> Reader:
@@ -210,127 +219,93 @@ def reader_of_url(url: str, *, brief: bool = False) -> Reader:
     from trialfleet.optimizer.storage_url import sqlite_file
 
     file = sqlite_file(url)
-    return reader_of_file(file, brief=brief) if file else _OptunaStorage(url)
+    return reader_of_file(file, brief=brief) if file else Reader(_Url(url).transaction, brief=brief)
 
 
-class _SqliteFile:
-    def __init__(self, path: Path, *, brief: bool) -> None:
-        self._path, self._brief = path, brief
-        # by study and id, all trials before the first unfinished one
-        self._finished: dict[str, dict[int, StoredTrial]] = {}
-        self._other: Reader | None = None  # used if the tables have another version than `TABLES`
+@contextmanager
+def _file_transaction(path: Path) -> Iterator[Execute]:
+    if not path.exists():
+        yield _no_rows
+        return
+    url = f"file:{quote(os.fsencode(path.absolute()))}?mode=rw"  # mode=rw creates no file
+    opened = sqlite3.connect(url, uri=True, timeout=LOCK_WAIT_SECONDS, isolation_level=None)
+    with closing(opened) as database:
+        database.execute("BEGIN")
+        yield database.execute if database.execute(_HAS_TABLES).fetchone() else _no_rows
 
-    def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        if self._other:
-            return self._other.read_all(studies)
-        if not self._path.exists():
-            return {study: [] for study in studies}
-        with _study_errors(studies), self._transaction() as database:
-            if _version(database) == TABLES:
-                return self._read(database, studies)
-        return self._switch_to_optuna().read_all(studies)
 
-    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        if self._other or not numbers:
-            return self._other.read_numbers(numbers) if self._other else {}
-        with _study_errors([*numbers]), self._transaction() as database:
-            if _version(database) == TABLES:
-                ids = dict(database.execute(_STUDIES).fetchall())
-                rows = {
-                    study: database.execute(_TRIAL, (ids.get(study), number)).fetchall()
-                    for study, number in numbers.items()
-                }
-                found = _trials(database, [row for of in rows.values() for row in of], brief=False)
-                trials = {study: [found[row[0]] for row in rows[study]] for study in numbers}
-                return _with_numbers(trials, numbers)
-        return self._switch_to_optuna().read_numbers(numbers)
+class _Url:
+    """A database that SQLAlchemy reads."""
 
-    def _switch_to_optuna(self) -> Reader:
-        from trialfleet.optimizer.storage_url import sqlite_url
-
-        self._other = _OptunaStorage(sqlite_url(self._path))
-        return self._other
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._storage: TrialStorage | None = None
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        url = f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw"  # mode=rw creates no file
-        opened = sqlite3.connect(url, uri=True, timeout=LOCK_WAIT_SECONDS, isolation_level=None)
-        with closing(opened) as database:
-            database.execute("BEGIN")
-            yield database
+    def transaction(self) -> Iterator[Execute]:
+        from trialfleet.optimizer.storage import close_storage, open_to_read, url_errors
 
-    def _read(
-        self, database: sqlite3.Connection, studies: Sequence[str]
-    ) -> dict[str, list[StoredTrial]]:
-        ids = dict(database.execute(_STUDIES).fetchall())
-        known = {study: self._finished.setdefault(study, {}) for study in studies}
-        rows = {
-            study: database.execute(_TRIALS, (ids[study], max(known[study], default=0))).fetchall()
-            for study in studies
-            if study in ids
-        }
-        others = _trials(database, [row for of in rows.values() for row in of], brief=self._brief)
-        found = {}
-        for study in studies:
-            new = [(row[0], others[row[0]]) for row in rows.get(study, ())]
-            found[study] = [*known[study].values(), *(trial for _, trial in new)]
-            known[study].update(takewhile(lambda each: each[1].state.is_finished(), new))
-        return found
+        if self._storage is None and (opened := open_to_read(self._url)):
+            self._storage = opened
+            weakref.finalize(self, close_storage, opened)
+        if self._storage is None:
+            yield _no_rows
+            return
+        engine = self._storage.engine.execution_options(isolation_level="SERIALIZABLE")
+        with url_errors(engine.url), engine.connect() as connection:
+            yield connection.exec_driver_sql
 
 
-def _version(database: sqlite3.Connection) -> tuple[Any, ...]:
-    if not database.execute(_HAS_TABLES).fetchone():
-        return ()
-    return tuple(value for (value,) in database.execute(_VERSIONS))
+def _no_rows(_statement: str) -> Iterable[Any]:
+    """Return the result of any statement in a database that does not exist or has no tables."""
+    return ()
 
 
-_Row = tuple[Any, ...]  # a row of `_TRIALS`
+def _read_trials(
+    execute: Execute, wanted: Mapping[str, str], *, brief: bool
+) -> dict[str, dict[int, StoredTrial]]:
+    """Return, by id, the trials of each study that meet the study's SQL condition in `wanted`."""
+    ids = dict([*execute(_STUDIES)])
+    where = {
+        study: f"study_id = {ids[study]} AND {wanted[study]}" for study in wanted if study in ids
+    }
+    empty: dict[str, dict[int, StoredTrial]] = {study: {} for study in wanted}
+    return empty | {study: _trials(execute, where[study], brief=brief) for study in where}
 
 
-def _trials(
-    database: sqlite3.Connection, rows: Sequence[_Row], *, brief: bool
-) -> dict[int, StoredTrial]:
-    ids = [row[0] for row in rows]
+def _trials(execute: Execute, where: str, *, brief: bool) -> dict[int, StoredTrial]:
+    if not (rows := [*execute(_TRIALS.format(where))]):
+        return {}
     attributes: dict[int, dict[str, str]] = {}
-    for key, name, text in _query_trials(database, _BRIEF if brief else _ATTRIBUTES, ids):
+    for key, name, text in execute((_BRIEF if brief else _ATTRIBUTES).format(where)):
         attributes.setdefault(key, {})[intern(name)] = text
     steps: dict[int, dict[int, float]] = {}
-    for key, step, *stored in () if brief else _query_trials(database, _STEPS, ids):
+    for key, step, *stored in () if brief else execute(_STEPS.format(where)):
         steps.setdefault(key, {})[step] = _number(*stored)
-    found = {}
-    for key, number, state, start, complete, value, kind, node, job in rows:
-        raw = attributes.get(key, {})
-        if node is not None:
-            raw["node"] = node
-        if job is not None:
-            raw["job"] = job
-        found[key] = StoredTrial(
+    return {
+        key: StoredTrial(
             number=number,
             state=_STATES[state],
             value=None if kind is None else _number(value, kind),
             datetime_start=_time(start),
             datetime_complete=_time(complete),
-            user_attrs=Attributes(raw),
+            user_attrs=Attributes(attributes.get(key, {})),
             intermediate_values=steps.get(key, {}),
         )
-    return found
-
-
-def _query_trials(database: sqlite3.Connection, words: str, ids: Sequence[int]) -> Iterator[Any]:
-    for first in range(0, len(ids), _AT_ONCE):
-        chosen = ",".join(str(int(key)) for key in ids[first : first + _AT_ONCE])
-        yield from database.execute(words.format(chosen))
+        for key, number, state, start, complete, value, kind in rows
+    }
 
 
 def _number(value: float | None, kind: str) -> float:
     return _NOT_FINITE[kind] if value is None else float(value)
 
 
-def _time(text: str | None) -> datetime | None:
+def _time(stored: str | datetime | None) -> datetime | None:
     """Return a stored time, which is in UTC, in local time without a zone, as Optuna does."""
-    if text is None:
+    if stored is None:
         return None
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
+    time = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    return time.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
 
 
 @contextmanager
@@ -340,61 +315,3 @@ def _study_errors(studies: Sequence[str]) -> Iterator[None]:
     except (sqlite3.Error, OSError, ValueError, LookupError) as error:
         named = f"study {studies[0]!r}" if len(studies) == 1 else f"{len(studies)} studies"
         raise OptimizerError(f"the storage of {named} can't be used: {error}") from error
-
-
-def _with_numbers(
-    trials: Mapping[str, Sequence[StoredTrial]], numbers: Mapping[str, int]
-) -> dict[str, StoredTrial]:
-    found = {}
-    for study, number in numbers.items():
-        if not (own := [trial for trial in trials[study] if trial.number == number]):
-            raise OptimizerError(f"the storage of study {study!r} no longer has trial {number}")
-        found[study] = own[0]
-    return found
-
-
-class _OptunaStorage:
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._storage: BaseStorage | None = None
-
-    def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        return {study: self._read(study) for study in studies}
-
-    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        return _with_numbers(self.read_all([*numbers]), numbers)
-
-    def _read(self, study: str) -> list[StoredTrial]:
-        from trialfleet.optimizer.storage import storage_errors
-
-        with storage_errors(f"the storage of study {study!r}"):
-            self._storage = self._storage or self._open()
-            if self._storage is None:
-                return []
-            try:
-                study_id = self._storage.get_study_id_from_name(study)
-            except KeyError:
-                return []
-            return [_stored(t) for t in self._storage.get_all_trials(study_id, deepcopy=False)]
-
-    def _open(self) -> BaseStorage | None:
-        from optuna.storages import get_storage
-
-        from trialfleet.optimizer.storage import close_storage, open_to_read
-
-        if opened := open_to_read(self._url):
-            weakref.finalize(self, close_storage, opened)
-        # the wrapper fetches finished trials only once
-        return get_storage(opened) if opened else None
-
-
-def _stored(trial: FrozenTrial) -> StoredTrial:
-    return StoredTrial(
-        number=trial.number,
-        state=TrialState[trial.state.name],
-        value=trial.value if trial.values else None,
-        datetime_start=trial.datetime_start,
-        datetime_complete=trial.datetime_complete,
-        user_attrs=trial.user_attrs,
-        intermediate_values=trial.intermediate_values,
-    )

@@ -6,8 +6,8 @@ change would add an event to the job's event log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+import json
+from dataclasses import asdict, dataclass
 
 # Phases of an agent.
 WAITING = "waiting"  # for a generation that includes it
@@ -41,8 +41,8 @@ class Member:
     beat: int = 0  # heartbeat: grows while nothing else changes
 
     def to_text(self) -> str:
-        """Return the state as one line of text."""
-        return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+        """Return the state as JSON."""
+        return json.dumps(asdict(self))
 
 
 def state_file_name(proc: int) -> str:
@@ -51,14 +51,3 @@ def state_file_name(proc: int) -> str:
     `proc` is the second number of the job's id, such as 3 of job 12.3.
     """
     return f"agent.{proc}"
-
-
-def parse_member(text: object) -> Member | None:
-    """Return the state in a line of text, or None if the line is invalid."""
-    words = dict(word.partition("=")[::2] for word in str(text).split())
-    kinds: dict[str, Any] = {"str": str, "int": int, "float": float}
-    try:
-        values = {each.name: kinds[str(each.type)](words[each.name]) for each in fields(Member)}
-        return Member(**values)
-    except (KeyError, ValueError):
-        return None

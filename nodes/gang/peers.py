@@ -9,7 +9,6 @@ shows that the machine is reachable.
 from __future__ import annotations
 
 import errno
-import select
 import socket
 import time
 from collections.abc import Iterable
@@ -46,30 +45,23 @@ class _Watched:
         self._began = 0.0
 
     def update(self, now: float) -> None:
-        code: int | None = errno.EINPROGRESS
         if self._socket is None:
             if now < self._next:
                 return
             self._socket, self._began = socket.socket(), now
             self._socket.settimeout(0)
-            code = self._socket.connect_ex((self.peer.host, self.peer.door))
-        if code == errno.EINPROGRESS:
-            code = self._answer(self._socket, now)
-        if code is None:
-            return
+        # a further call tells how the first one ended
+        code = self._socket.connect_ex((self.peer.host, self.peer.door))
+        if code in {errno.EINPROGRESS, errno.EALREADY}:
+            if now < self._began + ANSWER_SECONDS:
+                return
+            code = errno.ETIMEDOUT
         self.close()
         if code in _UNREACHED:
             self._silent_since = self._silent_since or self._began
             self.is_lost, self._next = now - self._silent_since >= LOST_SECONDS, now + AGAIN
         else:
             self._silent_since, self.is_lost, self._next = None, False, now + EVERY
-
-    def _answer(self, probe: socket.socket, now: float) -> int | None:
-        poll = select.poll()
-        poll.register(probe, select.POLLOUT)
-        if poll.poll(0):
-            return probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        return errno.ETIMEDOUT if now >= self._began + ANSWER_SECONDS else None
 
     def close(self) -> None:
         if self._socket:
@@ -98,11 +90,6 @@ class Peers:
         for each in self._watched:
             each.close()
         self._watched = [_Watched(peer) for peer in peers if peer.door]
-
-    def close(self) -> None:
-        """Close the listener and all probes."""
-        self.watch(())
-        self._listener.close()
 
     def update(self) -> None:
         """Accept other agents' probes, and start or finish this agent's probes, without waiting."""

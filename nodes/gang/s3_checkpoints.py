@@ -52,14 +52,8 @@ class Pointer(NamedTuple):
         return json.dumps({"s3": True, **self._asdict()}).encode()
 
 
-def read_pointer(file: Path) -> Pointer | None:
-    """Return the pointer in a file, or None if the file is a package itself."""
-    with file.open("rb") as opened:
-        return parse_pointer(opened.read(MOST_OF_POINTER + 1))
-
-
 def parse_pointer(text: bytes) -> Pointer | None:
-    """Return the pointer in a file's first bytes, or None if the file is a package itself."""
+    """Return the pointer in a file's first block, or None if the file is a package itself."""
     if len(text) > MOST_OF_POINTER or not text.startswith(_MARK):
         return None
     plain = parse_object(text)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
-    from pathlib import Path
 
 TIMEOUT = 10.0  # seconds for each exchange; then the access point counts as unreachable
 REFUSED = -2  # the answer for a forbidden path, or if the file's folder is gone
@@ -40,8 +39,7 @@ class Chirp:
 
     After a failure, the next request connects again. Only one thread may use the connection.
     Methods raise TransferError if the access point refuses a request or is unreachable. For a
-    missing file, `fetch`, `blocks` and `rename` raise TransferError too. If a local file can't be
-    read or written, `fetch` and `put` raise another OSError.
+    missing file, `blocks` and `rename` raise TransferError, too.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
@@ -67,38 +65,19 @@ class Chirp:
             raise
         return b"".join(self._data(length))
 
-    def fetch(self, remote: str, local: Path, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a file from the access point to `local`, and call `meanwhile` after each block."""
-        with local.open("wb") as file:
-            for block in self.blocks(remote):
-                file.write(block)
-                if meanwhile:
-                    meanwhile()
-
     def blocks(self, remote: str) -> Generator[bytes]:
         """Yield the content of a file on the access point, block by block."""
         with self._open_remote(remote, "r") as opened:
             while block := b"".join(self._data(self._ask(f"read {opened} {BLOCK}"))):
                 yield block
 
-    def put(self, local: Path, remote: str, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a local file to the access point, where it replaces any file of that name.
-
-        The remote file is incomplete until `put` returns, so use a temporary name and then
-        `rename`. `meanwhile` is called after each block, and may use this connection.
-        """
-        with self.open_upload(remote) as send, local.open("rb") as file:
-            while block := file.read(BLOCK):
-                send(block)
-                if meanwhile:
-                    meanwhile()
-
     @contextmanager
     def open_upload(self, remote: str) -> Iterator[Callable[[bytes], None]]:
         """Let a `with` block write a file on the access point.
 
         The file is empty at first. The block gets a function that appends bytes. When the block
-        ends without an error, the file is synced to disk.
+        ends without an error, the file is synced to disk. Until then it is incomplete, so use a
+        temporary name and then `rename`. The block may also use this connection.
         """
         with self._open_remote(remote, "wct") as opened:
             connection = self._socket

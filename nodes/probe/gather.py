@@ -41,7 +41,7 @@ def gather(seconds: float) -> Readings:
     root = privileged_readings.read()
     own = kernel_log.read_xids()  # None if this process may not read the log
     readings = add_xids(readings, root.xids if own is None else own)
-    readings = replace(readings, parameters=kernel_log.read_options(), pool=root.pool)
+    readings = replace(readings, pool=root.pool)
     if used(readings):
         return replace(readings, not_measured=IN_USE)
     look_again = min(LOOK_AGAIN, seconds / 6)

@@ -27,7 +27,6 @@ from trialfleet.nodes.probe.readings import Gpu, Readings
 # https://docs.nvidia.com/deploy/xid-errors/
 SICK_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
 LIKE = 3  # minimum number of other nodes with the same GPU for a comparison with their median
-OPTION = "CheckPCIConfigSpace"
 # GB/s of one lane of a PCIe link in one direction, by generation: the billions of bits per second
 # of PCI-SIG's base specification (2.5, 5, 8, 16, 32), times the share of them that is data (8 of 10
 # bits; from generation 3 on, 128 of 130), divided by 8 bits per byte.
@@ -156,7 +155,7 @@ def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]
         yield (
             f"each small launch is slow ({launches}) although the memory is not slow "
             f"({gpu.bandwidth:.0f} GB/s): perhaps a hypervisor traps the PCI configuration space "
-            f"({option(readings)})"
+            "(see TrialfleetDriverOption)"
         )
     elif launches:
         yield f"each small launch is slow ({launches})"
@@ -226,9 +225,3 @@ def link_capacity(generation: int | None, width: int | None) -> float | None:
     """Return a PCIe link's capacity in one direction in GB/s, or None if it is unknown."""
     lane = PCIE_LANE.get(generation or 0)
     return lane * width if lane and width else None
-
-
-def option(readings: Readings) -> str:
-    """Return a text with the value of the driver's option CheckPCIConfigSpace."""
-    value = readings.parameters.get(OPTION)
-    return f"this driver has no {OPTION}" if value is None else f"{OPTION} is {value}"

@@ -1,4 +1,4 @@
-"""The NVIDIA driver's errors (Xid) in the kernel's log, and the driver's options in /proc."""
+"""The NVIDIA driver's errors (Xid) in the kernel's log."""
 
 from __future__ import annotations
 
@@ -58,12 +58,3 @@ def records(descriptor: int) -> list[str]:
         if not record:
             return found
         found.append(record.decode(errors="replace"))
-
-
-def read_options(params: Path = Path("/proc/driver/nvidia/params")) -> dict[str, str]:
-    """Return the loaded driver's options, by name without `NVreg_`. Without a driver, return {}."""
-    try:
-        text = params.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    return dict(re.findall(r"^(\w+): *(.*?) *$", text, flags=re.MULTILINE))

@@ -60,8 +60,6 @@ class Readings:
     # Codes (Xid) of the driver's errors since boot about GPUs that are not in `gpus`; None if the
     # kernel's log can't be read.
     xids: tuple[int, ...] | None = None
-    # The driver's options, as /proc has them.
-    parameters: Mapping[str, str] = field(default_factory=dict)
     # Bandwidth of the pool's other nodes, by the name of their GPUs.
     pool: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     # Whether trialfleet's CUDA kernels are built and load; None if unknown.

@@ -26,7 +26,7 @@ from tests.ports import reserved_port
 from tests.unit.tabular.small_trials import make_sandbox, make_table
 from trialfleet import Run, RunState
 from trialfleet.nodes import job_start, trial
-from trialfleet.nodes.gang.s3_checkpoints import read_pointer
+from trialfleet.nodes.gang.s3_checkpoints import parse_pointer
 from trialfleet.nodes.job.folder import TRIALS
 from trialfleet.workflows.examples import EXAMPLES
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
@@ -200,7 +200,12 @@ def test_a_gang_that_lost_a_rank_continues_from_a_checkpoint_in_s3(
         size = {"min": 2, "max": 3, "checkpoints": "s3://ours/gangs"}
         own = make_gang(steps=1200, resources={"nodes": size, "memory": "1GB", "disk": "100MB"})
         own.run.submit()
-        wait_for(lambda: own.trains() and any(map(read_pointer, own.place.gang.glob("ch*.tar"))))
+        wait_for(
+            lambda: (
+                own.trains()
+                and any(parse_pointer(p.read_bytes()) for p in own.place.gang.glob("ch*.tar"))
+            )
+        )
         kill_rank(own)
         wait_for(lambda: own.roster is not None and own.roster.start is not None)
         assert own.roster is not None

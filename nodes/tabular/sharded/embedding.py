@@ -83,13 +83,14 @@ class Route:
 class ShardedEmbedding(nn.Module):
     """A table of embeddings, divided among the ranks.
 
-    The entry "shard" of its state_dict has this rank's rows.
+    `weight` has the rows that the optimiser updates (`Rows.moved`). The entry "weight" of the
+    state_dict has all rows of this rank.
     """
 
     def __init__(self, rows: Rows, team: Ranks) -> None:
         super().__init__()
         self.rows, self._team = rows, team
-        self.moved = rows.moved
+        self.weight = rows.moved
 
     def forward(self, codes: Tensor) -> Tensor:
         """Return embeddings [*, e] of codes [*], without gradients. All ranks must call this."""
@@ -111,7 +112,7 @@ class ShardedEmbedding(nn.Module):
         given = _exchange(asked, [1] * count, [1] * count, self._team)
         counts = asked.tolist(), given.tolist()
         wanted = _exchange(different % _ROWS, *counts, self._team)
-        return Route(send(place, self.moved.device), *counts, wanted)
+        return Route(send(place, self.weight.device), *counts, wanted)
 
     def lookup_with_gradient(self, route: Route) -> Tensor:
         """Return the embeddings [*, e] of the codes that `route` was made for, with gradients.
@@ -119,7 +120,7 @@ class ShardedEmbedding(nn.Module):
         All ranks must call this.
         """
         places = self.rows.bring(route.wanted)
-        rows: Tensor = _Exchange.apply(self.moved, places, route, self._team)  # type: ignore[no-untyped-call]
+        rows: Tensor = _Exchange.apply(self.weight, places, route, self._team)  # type: ignore[no-untyped-call]
         return _gather_rows(rows, route.place)
 
     def _save_to_state_dict(
@@ -128,12 +129,12 @@ class ShardedEmbedding(nn.Module):
         prefix: str,
         keep_vars: bool,  # noqa: ARG002
     ) -> None:
-        destination[prefix + "shard"] = self.rows.settle()
+        destination[prefix + "weight"] = self.rows.settle()
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, *_others: object
     ) -> None:
-        self.rows.load(state_dict[prefix + "shard"])
+        self.rows.load(state_dict[prefix + "weight"])
 
 
 class _Exchange(torch.autograd.Function):

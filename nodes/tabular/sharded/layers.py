@@ -15,14 +15,12 @@ Shapes: b rows in a group's part of the batch, h units of a layer, n ranks.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.distributed import fsdp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 from torch.nn import functional
 
 from trialfleet.nodes.kernels import ops
@@ -30,24 +28,16 @@ from trialfleet.nodes.tabular.network import Network
 from trialfleet.nodes.tabular.ranks import Ranks
 
 
-@dataclass(frozen=True)
-class SideBySide:
-    """The group of ranks that compute a layer together, for the same rows."""
-
-    group: distributed.ProcessGroup  # torch's group of these ranks
-    rank: int  # this rank's number in it
-    widths: tuple[int, ...]  # how many of the layer's h units each rank has
-
-    @property
-    def first_unit(self) -> int:
-        """The number of this rank's first unit in the layer."""
-        return sum(self.widths[: self.rank])
-
-
 class HiddenLayer(nn.Linear):
-    """A hidden layer, of which this rank may have only some units."""
+    """A hidden layer, of which this rank may have only some units.
 
-    peers: SideBySide | None = None
+    Attributes:
+        mesh: the ranks that compute the layer together, for the same rows. None: only this rank.
+        first_unit: the number of this rank's first unit in the layer.
+    """
+
+    mesh: DeviceMesh | None = None
+    first_unit = 0
 
     @staticmethod
     def from_linear(layer: nn.Linear) -> HiddenLayer:
@@ -61,10 +51,8 @@ class HiddenLayer(nn.Linear):
         for name, whole in list(self.named_parameters()):
             mine = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
             setattr(self, name, nn.Parameter(mine))
-        widths = tuple(
-            len(part) for part in split_rows(torch.empty(self.out_features), mesh.size())
-        )
-        self.peers = SideBySide(mesh.get_group(), mesh.get_local_rank(), widths)
+        before = split_rows(torch.empty(self.out_features), mesh.size())[: mesh.get_local_rank()]
+        self.mesh, self.first_unit = mesh, sum(map(len, before))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x weightᵀ + bias, [b, h], for all units."""
@@ -82,8 +70,7 @@ class HiddenLayer(nn.Linear):
         of x's first row in the batch.
         """
         product = functional.linear(x, _local_part(self.weight))
-        place = first * self.out_features + (self.peers.first_unit if self.peers else 0)
-        width = self.out_features
+        place, width = first * self.out_features + self.first_unit, self.out_features
         return self._gather_units(
             ops.bias_relu_dropout(
                 product, _local_part(self.bias), random, number, probability, place, width
@@ -91,36 +78,12 @@ class HiddenLayer(nn.Linear):
         )
 
     def _gather_units(self, units: Tensor) -> Tensor:
-        if self.peers is None:
+        """Return all units [b, h] of the ranks. Each rank has a part of their gradients' sum."""
+        if self.mesh is None:
             return units
-        everyone: Tensor = _AllUnits.apply(units, self.peers)  # type: ignore[no-untyped-call]
-        return everyone
-
-
-class _AllUnits(torch.autograd.Function):
-    """Gathers all units [b, h] from the ranks, and sums each unit's gradient over the ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, units: Tensor, peers: SideBySide) -> Tensor:
-        ctx.peers = peers
-        widest = max(peers.widths)
-        padded = functional.pad(units, (0, widest - units.shape[1])).contiguous()
-        arrived = [torch.empty_like(padded) for _ in peers.widths]
-        distributed.all_gather(arrived, padded, group=peers.group)
-        pairs = zip(arrived, peers.widths, strict=True)
-        return torch.cat([part[:, :width] for part, width in pairs], 1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        peers: SideBySide = ctx.peers
-        widest = max(peers.widths)
-        parts = [
-            functional.pad(part, (0, widest - part.shape[1]))
-            for part in torch.split(grads[0], [*peers.widths], 1)
-        ]
-        mine = torch.empty_like(parts[0])
-        distributed.reduce_scatter_tensor(mine, torch.cat(parts), group=peers.group)
-        return mine[:, : peers.widths[peers.rank]].contiguous(), None
+        shape, stride = torch.Size((len(units), self.out_features)), (self.out_features, 1)
+        whole = DTensor.from_local(units, self.mesh, [Shard(1)], shape=shape, stride=stride)
+        return whole.full_tensor(grad_placements=[Partial()])
 
 
 class Layers(nn.Sequential):

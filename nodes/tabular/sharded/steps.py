@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -36,10 +36,7 @@ from trialfleet.nodes.tabular.steps import PlainSteps
 
 _PIECE = 1 << 22  # maximum numbers that a rank sends at once when a tensor is gathered
 _IN_FILE = 1 << 24  # a tensor with this many numbers or more is gathered into a file
-# Names of the table in the network's state (a rank's part, the whole), and of its rows among the
-# network's parameters.
-_PART, _WHOLE = "embedding.shard", "embedding.weight"
-_MOVED = "embedding.moved"
+_TABLE = "embedding.weight"  # the name of the table of embeddings in the network
 
 
 class ShardedSteps(PlainSteps):
@@ -62,8 +59,8 @@ class ShardedSteps(PlainSteps):
         device: torch.device | None = None,
         offload: str = "none",
     ) -> None:
+        assert isinstance(network.embedding, nn.Embedding), "the network is sharded already"
         weight = network.embedding.weight
-        assert isinstance(weight, Tensor), "the network is sharded already"
         self._team, self._device = team, device or torch.device("cpu")
         beside = side_by_side(team, chosen.tensor_parallel, chosen.hidden)
         self._beside, self._groups = beside, Ranks(team.rank // beside, team.count // beside)
@@ -96,7 +93,7 @@ class ShardedSteps(PlainSteps):
 
     @property
     def _place_of_moved(self) -> int:
-        return [*self._parts()].index(_MOVED)
+        return [*self._parts()].index(_TABLE)
 
     def take(self) -> None:
         """Update the weights with the next batch of the epoch.
@@ -145,8 +142,8 @@ class ShardedSteps(PlainSteps):
         self._rows.settle()
         state = self._optimizer.state()
         for name, of_rows in zip(("m", "v"), self._rows.means(), strict=True):
-            parts = dict(zip(self._parts(), state[name], strict=True)) | {_MOVED: of_rows}
-            state[name] = [*self._gather_all(parts.items()).values()]
+            parts = dict(zip(self._parts(), state[name], strict=True)) | {_TABLE: of_rows}
+            state[name] = [*self.full_state(parts).values()]
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -154,11 +151,11 @@ class ShardedSteps(PlainSteps):
         own: dict[str, Any] = {"steps": state["steps"]}
         for name, present in (("m", self._optimizer.m), ("v", self._optimizer.v)):
             own[name] = [  # the state of the table's rows is restored below
-                now if part == _MOVED else self._own_part(part, whole)
+                now if part == _TABLE else self._own_part(part, whole)
                 for part, now, whole in zip(self._parts(), present, state[name], strict=True)
             ]
         self._optimizer.restore(own)
-        m, v = (self._own_part(_MOVED, state[name][self._place_of_moved]) for name in ("m", "v"))
+        m, v = (self._own_part(_TABLE, state[name][self._place_of_moved]) for name in ("m", "v"))
         self._rows.load_means(m, v, self._optimizer.steps)
 
     def close(self) -> None:
@@ -170,22 +167,11 @@ class ShardedSteps(PlainSteps):
 
         Only rank 0 gets all weights. All ranks must call this.
         """
-        return self._gather_all(weights.items())
+        return {name: self._gather(name, part) for name, part in weights.items()}
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return this rank's part of `weights`, the weights of the whole network."""
-        return {
-            _PART if name == _WHOLE else name: self._own_part(
-                _MOVED if name == _WHOLE else name, whole
-            )
-            for name, whole in weights.items()
-        }
-
-    def _gather_all(self, parts: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        return {
-            _WHOLE if name in {_PART, _MOVED} else name: self._gather(name, part)
-            for name, part in parts
-        }
+        return {name: self._own_part(name, whole) for name, whole in weights.items()}
 
     def _gather(self, name: str, part: Tensor) -> Tensor:
         """Return all ranks' parts as one tensor on rank 0, and an empty tensor on the other ranks.
@@ -226,7 +212,7 @@ class ShardedSteps(PlainSteps):
 
     def _rank_views(self, name: str, whole: Tensor, like: Tensor) -> list[Tensor]:
         count = self._team.count
-        if name in {_PART, _MOVED}:
+        if name == _TABLE:
             return [whole[rank::count] for rank in range(count)]
         return split_rows(whole, *like.device_mesh.shape) if isinstance(like, DTensor) else [whole]
 

@@ -6,7 +6,6 @@ Functions raise LinAlgError if a covariance is singular in double precision.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,7 +98,8 @@ class Posterior:
         self.values = values
         self.given = given
         self.is_categorical = is_categorical
-        self.factor = _cholesky(self._add_noise(self._covariance(rows)))
+        noise = given.noise + JITTER * given.variance
+        self.factor = _cholesky(self._covariance(rows) + noise * np.eye(len(rows)))
         self.alpha, _ = dpotrs(self.factor, values, lower=1)
 
     def mean(self, rows: Array) -> Array:
@@ -113,27 +113,14 @@ class Posterior:
         """
         if not len(pending):
             return self
-        n, p = len(self.rows), len(pending)
-        found = copy(self)
-        found.rows = np.concatenate([self.rows, pending])
-        cross = found._covariance(pending)
-        found.values = np.concatenate([self.values, cross[:, :n] @ self.alpha])
-        found.alpha = np.concatenate([self.alpha, np.zeros(p)])
-        solved, _ = dtrtrs(self.factor, cross[:, :n].T, lower=1)
-        found.factor = np.zeros((n + p, n + p))
-        found.factor[:n, :n] = self.factor
-        found.factor[n:, :n] = solved.T
-        found.factor[n:, n:] = _cholesky(self._add_noise(cross[:, n:]) - solved.T @ solved)
-        return found
+        rows = np.concatenate([self.rows, pending])
+        values = np.concatenate([self.values, self.mean(pending)])
+        return Posterior(rows, values, self.is_categorical, self.given)
 
     def _covariance(self, rows: Array) -> Array:
         distances = np.abs(differences(rows[:, None], self.rows, self.is_categorical))
         joint, additive = covariance(distances, self.given)
         return joint + additive
-
-    def _add_noise(self, whole: Array) -> Array:
-        noise = self.given.noise + JITTER * self.given.variance
-        return np.asarray(whole + noise * np.eye(len(whole)))
 
 
 class Posteriors:
@@ -161,14 +148,9 @@ class Posteriors:
         """Return the mean weight of each teacher (another task's model) over the samples."""
         return [float(x) for x in self._prior.weights.mean(axis=0)] if self._prior else []
 
-    def mean(self, rows: Array) -> Array:
-        """Return μ at m points, S × m."""
-        means = np.array([each.mean(rows) for each in self.each])
-        return means + self._prior.means(rows) if self._prior else means
-
     def best_means(self) -> Array:
         """Return each posterior's least mean at the tried and pending points: S numbers."""
-        return np.asarray(self.mean(self._rows).min(axis=1))
+        return np.asarray(self.means_and_deviations(self._rows)[0].min(axis=1))
 
     def means_and_deviations(self, rows: Array) -> tuple[Array, Array]:
         """Return μ and √v at m points, S × m."""

@@ -17,7 +17,6 @@ from tests.bench.kernels import fused, mulc, npp, timing
 from tests.bench.kernels.results import Machine, Results, Row, in_words
 from tests.bench.kernels.timing import Call, CudaMeter, Meter
 from trialfleet.nodes.kernels import build, ops
-from trialfleet.nodes.probe import kernel_log
 
 FUSED_SECONDS = 1.0  # at most, for one row of the fused operations: there are many
 CHECKED = 3  # calls whose result is looked at, before any is timed
@@ -135,6 +134,13 @@ def with_timing(row: Row, found: timing.Timing) -> Row:
     )
 
 
+def driver_option(name: str) -> str | None:
+    """Return the value of an option of the loaded NVIDIA driver, or None if there is none."""
+    options = read(Path("/proc/driver/nvidia/params"))
+    found = re.search(rf"^{name}: *(.*?) *$", options, re.MULTILINE)
+    return found[1] if found else None
+
+
 def machine_of(device: torch.device) -> Machine:
     """Return the facts of this machine and one of its devices."""
     on_gpu = device.type == "cuda"
@@ -145,7 +151,7 @@ def machine_of(device: torch.device) -> Machine:
         name=gpu.name if on_gpu else processor(),
         cache_bytes=gpu.L2_cache_size if on_gpu else None,
         driver=first_line(read(Path("/sys/module/nvidia/version"))) or None,
-        check_pci_config_space=kernel_log.read_options().get("CheckPCIConfigSpace"),
+        check_pci_config_space=driver_option("CheckPCIConfigSpace"),
         torch_version=torch.__version__,
         cuda_version=torch.version.cuda,
         python_version=platform.python_version(),

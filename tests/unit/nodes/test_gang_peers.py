@@ -48,7 +48,8 @@ def make() -> Iterator[Callable[[], Peers]]:
 
     yield make_one
     for each in made:
-        each.close()
+        each.watch(())
+        each._listener.close()
 
 
 def updated(*all_peers: Peers, until: Callable[[], bool], seconds: float = 10) -> bool:

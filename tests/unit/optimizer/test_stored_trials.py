@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 import subprocess
 import sys
 import time
@@ -123,14 +122,10 @@ def test_a_file_is_read_as_optuna_reads_it(
 
 
 @pytest.mark.parametrize("study", [NAME, "a third"])
-@pytest.mark.parametrize("by_optuna", [False, True])
 def test_a_trial_that_a_restored_copy_lacks_gives_an_error(
-    storage: BaseStorage, file: Path, study: str, *, by_optuna: bool
+    storage: BaseStorage, file: Path, study: str
 ) -> None:
     fill(storage)
-    if by_optuna:
-        with sqlite3.connect(file) as database:
-            database.execute("UPDATE version_info SET schema_version = 11")
     with pytest.raises(OptimizerError, match="no longer has trial 99"):
         reader_of_file(file).read_numbers({study: 99})
 
@@ -166,33 +161,9 @@ def test_changes_are_seen_and_finished_trials_are_read_once(
     assert same == [*until_one_waits, False, False]
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        "UPDATE version_info SET schema_version = 13",
-        "UPDATE alembic_version SET version_num = 'v9.0.0.a'",
-    ],
-)
-def test_optuna_reads_tables_of_another_version(
-    storage: BaseStorage, file: Path, other: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study = fill(storage)
-    with sqlite3.connect(file) as database:
-        database.execute(other)
-    database.close()
-    asked: list[str] = []
-
-    def by_optuna(url: str) -> BaseStorage:
-        asked.append(url)
-        return storage
-
-    monkeypatch.setattr("trialfleet.optimizer.storage.open_to_read", by_optuna)
-    reader = reader_of_file(file)
-    assert fields(reader.read_all([NAME])[NAME]) == fields(storage.get_all_trials(study))
-    assert fields(reader.read_all([NAME])[NAME]) == fields(storage.get_all_trials(study))
-    (one,) = reader_of_file(file).read_numbers({NAME: 2}).values()
-    assert fields([one]) == fields(storage.get_all_trials(study)[2:3])
-    assert asked == [sqlite_url(file)] * 2
+def test_a_file_without_tables_has_no_trials(tmp_path: Path) -> None:
+    (tmp_path / "study.db").touch()
+    assert reader_of_file(tmp_path / "study.db").read_all([NAME])[NAME] == []
 
 
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + bytes(84)])

@@ -91,16 +91,6 @@ def test_an_unreadable_log_differs_from_an_empty_one(tmp_path: Path) -> None:
     assert kernel_log.read_xids(kept) == (("0000:01:00", 13),)
 
 
-def test_the_drivers_option_is_read_under_its_name_without_prefix(tmp_path: Path) -> None:
-    params = tmp_path / "params"
-    params.write_text('Mobile: 4294967295\nCheckPCIConfigSpace: 0\nRmMsg: ""\n')
-    found = kernel_log.read_options(params)
-    assert found["CheckPCIConfigSpace"] == "0"
-    assert "PCIConfigSpace" not in found
-    assert found["RmMsg"] == '""'
-    assert kernel_log.read_options(tmp_path / "missing") == {}
-
-
 def test_a_healthy_gpu_passes() -> None:
     assert verdict(HEALTHY) == Verdict(healthy=True)
 
@@ -158,7 +148,7 @@ def test_errors_of_the_hardware_count_and_errors_of_programs_do_not() -> None:
 TRAPPED = (
     r"GPU 0: each small launch is slow \({rate} per second instead of at least 10000\) "
     r"although the memory is not slow \({bandwidth} GB/s\): perhaps a hypervisor traps the PCI "
-    r"configuration space \(CheckPCIConfigSpace is 1\)"
+    r"configuration space \(see TrialfleetDriverOption\)"
 )
 KINDS = {
     "2014-m2050-npp-check-1": TRAPPED.format(rate=1242, bandwidth=148),
@@ -322,7 +312,7 @@ def test_recorded_readings_replace_a_measurement(
     file = tmp_path / "readings.json"
     monkeypatch.setenv(STAND_IN, str(file))
     pool = {"NVIDIA A10G": (480.0, 481.0)}
-    readings = replace(two_gpus(ecc_uncorrected=2), pool=pool, parameters={"A": "1"})
+    readings = replace(two_gpus(ecc_uncorrected=2), pool=pool)
     file.write_text(json.dumps(asdict(readings)))
     assert main(["--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from trialfleet.classads import JobStatus
+from trialfleet.files import checker
 from trialfleet.nodes.gang import member
-from trialfleet.nodes.gang.member import Member, parse_member
+from trialfleet.nodes.gang.member import Member
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
@@ -88,11 +89,12 @@ ready = [job(agent(proc, member.READY)) for proc in range(3)]
 trains = [job(agent(proc, member.RUNNING)) for proc in range(3)]
 
 
-def test_a_member_is_read_back_from_its_line() -> None:
+def test_a_member_is_read_back_from_its_json() -> None:
     own = agent(3, member.FAILED, 5, code=-9, ended=12.5, beat=4)
-    assert parse_member(own.to_text()) == own
-    for damaged in ("", "token=a", own.to_text()[:-1] + "x", None):
-        assert parse_member(damaged) is None
+    assert checker(Member).validate_json(own.to_text(), strict=True) == own
+    for damaged in ("", '{"token": "a"}', own.to_text()[:-1], "null"):
+        with pytest.raises(ValueError, match="validation error"):
+            checker(Member).validate_json(damaged, strict=True)
 
 
 def test_a_roster_is_read_back_from_its_json() -> None:

@@ -17,7 +17,7 @@ from trialfleet.files import read_json, write_json
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang import s3_checkpoints as on_node
 from trialfleet.nodes.gang.packages import Package
-from trialfleet.nodes.gang.s3_checkpoints import LINKS, Pointer, StoreError, read_pointer
+from trialfleet.nodes.gang.s3_checkpoints import LINKS, Pointer, StoreError, parse_pointer
 from trialfleet.workflows.control.gang.checkpoint_urls import (
     AGAIN_SECONDS,
     AHEAD,
@@ -103,7 +103,7 @@ def test_a_checkpoint_put_to_one_signed_address_is_read_from_another(
     assert len(blocks) == 3, "signs of life meanwhile"
     assert s3.head_object(Bucket="ours", Key=f"of/a trial/{name}")["ContentLength"] == 3_000_000
     (place.gang / name).write_bytes(pointer.to_bytes())
-    assert read_pointer(place.gang / name) == pointer
+    assert parse_pointer((place.gang / name).read_bytes()) == pointer
     links = signed(store, place, roster(2, start=name), name)
     assert checkpoint(2, 1) in links.put
     on_node.download(pointer, links.get[name], tmp_path / "back", lambda: None)
@@ -185,7 +185,7 @@ def test_a_package_that_is_no_pointer_to_s3_is_neither_shared_nor_removed(
 ) -> None:
     name = checkpoint(1, 1)
     (place.gang / name).write_bytes(b"checkpoint" + b"\0" * 5000)
-    assert read_pointer(place.gang / name) is None
+    assert parse_pointer((place.gang / name).read_bytes()) is None
     assert signed(store, place, roster(2, start=name), name).get == {}
     s3.put_object(Bucket="ours", Key=f"of/a trial/{name}", Body=b"another's")
     store.remove(place, {name})
@@ -218,7 +218,7 @@ def test_addresses_are_signed_only_for_a_training_generation_with_a_prefix(
 @pytest.mark.parametrize("text", ["", "{", '{"s3": true}', '{"s3": true, "size": "x"}'])
 def test_a_damaged_pointer_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "p").write_text(text)
-    assert read_pointer(tmp_path / "p") is None
+    assert parse_pointer((tmp_path / "p").read_bytes()) is None
 
 
 def test_a_missing_bucket_is_reported_once_a_minute_and_retried(

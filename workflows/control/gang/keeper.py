@@ -22,10 +22,10 @@ from typing import Any
 from trialfleet import untrusted_files
 from trialfleet.classads import GONE
 from trialfleet.errors import PoolError
-from trialfleet.files import lock_file, unless_damaged
+from trialfleet.files import checker, lock_file, unless_damaged
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import cache_connection
-from trialfleet.nodes.gang.member import Member, parse_member, state_file_name
+from trialfleet.nodes.gang.member import Member, state_file_name
 from trialfleet.restart_after_update import Updates
 from trialfleet.wall_clock import log_in_utc
 from trialfleet.workflows.control.gang.checkpoint_urls import GangStore
@@ -209,8 +209,8 @@ def _write(place: TrialFolder, node: str, roster: Roster) -> None:
 def _read_member(place: TrialFolder, proc: int) -> Member | None:
     file = place.gang / state_file_name(proc)
     return unless_damaged(
-        lambda: parse_member(
-            untrusted_files.read_bytes(file, untrusted_files.MOST_AGENT, place.root).decode()
+        lambda: checker(Member).validate_json(
+            untrusted_files.read_bytes(file, untrusted_files.MOST_AGENT, place.root), strict=True
         ),
         None,
     )
