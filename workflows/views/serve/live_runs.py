@@ -95,11 +95,6 @@ class ResultCache:
         made: T = known[1]
         return made
 
-    def has(self, name: Hashable, source: object) -> bool:
-        """Return whether `get` would return a cached result for this `name` and `source`."""
-        known = self._made.get(name)
-        return known is not None and known[0] == source
-
     def get_throttled(self, name: str, make: Callable[[], T]) -> T:
         """Return the result cached under `name`, or a new one if that is too old.
 
