@@ -175,10 +175,9 @@ class Pages:
         status = snapshot.run.status
         tiles = run_page.tiles(snapshot)
         places = {region.slug: at for at, region in enumerate(status.regions)}
-        made = partial(_timeline, snapshot)
-        note, regions_json = (
-            made() if status.ended else snapshot.kept.get_throttled("timeline", made)
-        )
+        now = snapshot.turn, status.ended
+        note, regions_json = snapshot.kept.get("timeline", now, partial(_timeline, snapshot))
+        journal = DailyFolder.for_study(status.study)
         return render_template(
             "serve/run.html.j2",
             snapshot=snapshot,
@@ -187,9 +186,7 @@ class Pages:
             tile_html=lambda tile: _tile(snapshot, tile, places[tile.slug], run.key),
             timeline_note=note,
             regions_json=regions_json,
-            days=snapshot.kept.get_throttled(
-                "days", partial(read_days, DailyFolder.for_study(status.study))
-            ),
+            days=snapshot.kept.get("days", now, partial(read_days, journal)),
             key=run.key,
             only=self.runs.is_single,
             has_report=has_report(run.folder),
