@@ -22,7 +22,6 @@ from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.rules.gate_decision import kept_words
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.rules.useless_resume import ALIKE, LEFT_NO_MODEL
-from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import RegionFacts, RunFacts
 from trialfleet.workflows.views.why.failure_advice import advise, find_blame, kind_of_attempt
@@ -196,7 +195,7 @@ def _missing_columns_text(why: str) -> str:
 
 
 def _promote(region: RegionFacts) -> str:
-    return shorten_promote(promote_command(Path(region.published or "")))
+    return promote_command(Path(region.published or ""))
 
 
 def _explain_failed(run: RunFacts, region: RegionFacts) -> Answer | None:
