@@ -121,7 +121,7 @@ def _troubles(row: RegionReport) -> Iterator[tuple[str, str | None]]:
     if reason := _problem(row):
         yield reason, row.why_command
     elif row.worse is not None:
-        yield f"tuned settings are worse than default by {row.report.metric}", row.next_command
+        yield f"tuned settings are worse than default by {row.report.metric}", None
     for words in filter(None, (row.model_note, *row.warnings)):
         yield without_command(words), row.why_command
 
