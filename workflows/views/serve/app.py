@@ -183,7 +183,7 @@ class Pages:
             snapshot=snapshot,
             status=status,
             tiles=tiles,
-            tile_html=lambda tile: _tile(snapshot, tile, places[tile.slug], run.key),
+            places=places,
             timeline_note=note,
             regions_json=regions_json,
             days=snapshot.kept.get("days", now, partial(read_days, journal)),
@@ -286,15 +286,6 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
         views=report_views,
         tables=page_tables,
     )
-
-
-def _tile(snapshot: Snapshot, tile: run_page.Tile, place: int, key: str) -> Markup:
-    def made() -> Markup:
-        path = run_page.region_path(key, tile.slug)
-        html = render_template("serve/tile.html.j2", tile=tile, place=place, path=path)
-        return Markup(html)  # noqa: S704 - a template's, which escapes
-
-    return snapshot.kept.get(("tile", tile.slug), (tile, place, key), made)
 
 
 def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:
