@@ -128,7 +128,6 @@ REPORT_FAILS = replace(FAILS, node="report", script="report", error="/r: No spac
 AWAITED = replace(FAILS, error="the storage of study 'demo' can't be used", cause="storage")
 GONE = replace(FAILS, script="ask-best", error="the data can't be read: /d/a.csv: No such file")
 ALL_THE_SAME = "to use the new model anyway"
-LACK, NEEDS = "today's data lack", "which the current model needs"
 LOST = Fault(region=None, job=None, what="the queue lost it", remedy=Remedy.SUBMIT, patience=5)
 UNANSWERED = Fault(region="A", what="jobs wait for it", remedy=Remedy.SERVE, patience=15)
 HELD_SERVICE = HeldJob(node="optimizer", job="2.0", reason="by hand")
@@ -335,9 +334,6 @@ def test_why_explains_published_and_rejected_models() -> None:
     assert (later.kind, later.command) == (Kind.NOT_LATEST, "trialfleet promote /m/A/r1")
     assert "to change that" not in later.why
     assert not later.notes
-    day = region(**published, not_latest="latest stays with r2: r1 is of an earlier day; to x")
-    (note,) = day.notes
-    assert note.startswith("the age of a backfilled day's model counts from the end of that day")
     moved = Change(run="r0", previous="r1", time=NOW.isoformat(), by="rollback")
     back = region(**published, moved=moved)
     assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote /m/A/r1")
@@ -363,11 +359,7 @@ def test_why_explains_published_and_rejected_models() -> None:
         ),
         (
             "the gate's job failed: there is no column temperature; the model needs temperature, x",
-            f"{LACK} column 'temperature', {NEEDS}: restore it; if it is removed permanently",
-        ),
-        (
-            "the gate's job failed: there is no column a, b; the model needs a, b, c",
-            f"{LACK} columns 'a', 'b', {NEEDS}: restore them; if they are removed permanently",
+            f"restore these columns in today's data; {ALL_THE_SAME}",
         ),
     ],
 )

@@ -45,7 +45,7 @@ def explain(word: str | None, run: str | None = None) -> Answer:
     The arguments and errors are those of `find_subject`.
     """
     subject = find_subject(word, run)
-    return _explain(subject, run).for_subject(subject.word)
+    return replace(_explain(subject, run), subject=subject.word)
 
 
 def _explain(subject: Subject, run: str | None) -> Answer:
@@ -87,7 +87,7 @@ def _explain_run(reader: RunFactsReader) -> Answer:
     regions = [reader.region(graph) for graph in build_graph(reader.frozen.study).regions]
     answers = [explain_region(run, region) for region in regions]
     study = DailyFolder(folder.parent).study_as_typed
-    answers += [explain_day(one, study).for_subject(one.region) for one in absent]
+    answers += [replace(explain_day(one, study), subject=one.region) for one in absent]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
     notes = [
         line
