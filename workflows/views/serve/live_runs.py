@@ -27,7 +27,7 @@ from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, bui
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
-from trialfleet.workflows.views.serve.current_models import Champion, ChampionsReader
+from trialfleet.workflows.views.serve.current_models import Champion, read_champions
 
 T = TypeVar("T")
 
@@ -132,7 +132,6 @@ class LiveRun:
         self._reports: tuple[Path, ...] = ()  # of the running trials
         self._reader: StatusReader | None = None
         self._kept = ResultCache()
-        self._champions = ChampionsReader(self._frozen.study, self._graph)
         self._jobs, self._next_query = run_constraint(folder), float("-inf")
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
@@ -180,7 +179,7 @@ class LiveRun:
             frozen=self._frozen,
             graph=self._graph,
             run=run,
-            champions=self._champions.read(),
+            champions=read_champions(self._frozen.study, self._graph),
             nodes=self._nodes.read(),
             seconds=time.monotonic() - began,
             kept=self._kept,

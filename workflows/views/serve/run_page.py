@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote
 
-from trialfleet import untrusted_files
-from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, usd
@@ -110,9 +108,7 @@ def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
 
     If the outcomes are unknown, the second value says why. Only a daily run has outcomes.
     """
-    day, place = snapshot.frozen.day, snapshot.folder.root
-    journal = untrusted_files.file_stamp(DailyFolder(place.parent).journal)
-    return snapshot.kept.get("not in run", journal, lambda: left_out_or_why(place, day))
+    return left_out_or_why(snapshot.folder.root, snapshot.frozen.day)
 
 
 def _money(snapshot: Snapshot) -> tuple[str, str, str]:
