@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor
 from trialfleet import Run, RunState
-from trialfleet.classads import JobStatus
 from trialfleet.files import shell_quoted, write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.scripts.script_requests import TRIES
@@ -23,7 +22,6 @@ from trialfleet.workflows.views.serve.live_runs import LiveRuns
 from trialfleet.workflows.views.serve.run_page import list_concerns
 from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.explain import explain
-from trialfleet.workflows.views.why.slot_sources import job_ad
 
 pytestmark = pytest.mark.usefixtures("pool")
 
@@ -115,30 +113,6 @@ def test_why_and_status_name_a_held_job_of_the_optimisers_service(
     (concern,) = list_concerns(LiveRuns().get_run(RunFolder(run.folder)).read())
     assert concern.command == f"condor_release {job}"
     run.stop()
-
-
-def test_an_ended_job_of_other_software_in_the_queue_is_not_called_running(
-    tmp_path: Path, wait_for: WaitFor
-) -> None:
-    description = tmp_path / "other.sub"
-    description.write_text(
-        "executable = /bin/true\nuniverse = local\nleave_in_queue = true\n"
-        "hold = $(Process)\nqueue 2\n"
-    )
-    submit = ["condor_submit", "-terse", str(description)]
-    said = subprocess.run(submit, check=True, capture_output=True, text=True).stdout
-    cluster = said.partition(".")[0]
-    try:
-        subprocess.run(["condor_rm", f"{cluster}.1"], check=True)
-        wait_for(lambda: job_ad(f"{cluster}.0")["JobStatus"] == JobStatus.COMPLETED)
-        ended, removed = explain(f"{cluster}.0"), explain(f"{cluster}.1")
-        assert (ended.kind, removed.kind) == ("well", "removed")
-        assert ended.why == (
-            "no problem: it is completed but still in the queue; it is not a job of trialfleet"
-        )
-        assert removed.why == "it is removed but still in the queue"
-    finally:
-        subprocess.run(["condor_qedit", cluster, "LeaveJobInQueue", "false"], check=True)
 
 
 @pytest.mark.thorough

@@ -140,15 +140,7 @@ def _complete_subject(ctx: click.Context, incomplete: str) -> list[str]:
     return [*(region.name for region in regions), *dict.fromkeys((*nodes, *sorted(begun)))]
 
 
-def _cost_keys(_: click.Context, incomplete: str) -> list[str]:
-    from trialfleet.workflows.rules.cost_sums import BY
-
-    before, comma, _last = incomplete.rpartition(",")
-    return [f"{before}{comma}{key}" for key in BY if key not in before.split(",")]
-
-
 completed_by_subjects = _make_completer(_complete_subject)
-completed_by_cost_keys = _make_completer(_cost_keys)
 completed_by_runs = _make_completer(_runs)
 completed_by_runs_of_region = _make_completer(_runs_of_region)
 

@@ -96,7 +96,6 @@ def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) 
 def _show_and_leave(days: Any, done: list[date]) -> None:
     from trialfleet.workflows.facts.journal.journal import Ending
     from trialfleet.workflows.status.day_outcomes import outcomes_now
-    from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 
     days.finish_telling()
     failed = False
@@ -106,7 +105,7 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
         say(f"{day}: {', '.join(f'{n} {ending}' for ending, n in counts.items() if n)}")
         for one in counted:
             if one.why:
-                say(f"  {one.region}: {one.ending}: {shorten_promote(one.why)}")
+                say(f"  {one.region}: {one.ending}: {one.why}")
         failed = failed or counts[Ending.FAILED] > 0
     sys.exit(1 if failed else 0)
 

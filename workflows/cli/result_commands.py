@@ -21,7 +21,6 @@ from trialfleet.errors import InputError
 from trialfleet.files import exists, replace_file
 from trialfleet.workflows.cli.arguments import (
     Integer,
-    completed_by_cost_keys,
     completed_by_runs,
     find_named_run,
     model_argument,
@@ -88,7 +87,6 @@ def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> 
     metavar="KEYS",
     help="Comma-separated keys to group by: study, run, day, team, region, kind (default: region "
     "for one run, otherwise run).",
-    shell_complete=completed_by_cost_keys,
 )
 @json_option
 def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from trialfleet.workflows.cli.arguments import (
     anyway_option,
     completed_by_runs,
     completed_by_subjects,
+    confirm,
     find_named_run,
     run_argument,
     run_to_name,
@@ -56,7 +57,7 @@ def runs(show_all: bool, as_json: bool) -> None:
     found = runs_here()
     shown = list_runs(found if show_all else found[:_SHOWN_RUNS])
     if as_json:
-        print_json([run.to_json() for run in shown])
+        print_json(shown)
         return
     if not found:
         say(f"no runs in {str(RUNS.absolute())!r}; start one with: trialfleet run STUDY")
@@ -241,7 +242,10 @@ def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
     for run, status in found:
         say(f"{run.study.name}/{run.run_id}  {status.state}  {run.folder}")
     if opened and not yes:
-        _ask(f"Remove {len(opened)} run(s)?")
+        refusal = (
+            "nothing was removed, because there is no terminal to ask in; to remove, give --yes"
+        )
+        confirm(f"Remove {len(opened)} run(s)?", refusal)
     for run in opened:
         run.remove()
     say(f"removed {len(opened)} run(s)")
@@ -258,20 +262,6 @@ def _planned_runs() -> Iterator[Run]:
                 yield Run(found.folder)
             except InputError as error:  # a moved run, say
                 say(f"not removed: {error}", err=True)
-
-
-def _ask(question: str) -> None:
-    try:
-        agreed = click.confirm(question)
-    except click.Abort:
-        if sys.stdin.isatty():  # Ctrl-C
-            raise
-        say("", err=True)  # behind the question
-        raise InputError(
-            "nothing was removed, because there was no answer; if there is no terminal, give --yes"
-        ) from None
-    if not agreed:
-        raise click.Abort
 
 
 @click.command()

@@ -149,18 +149,6 @@ def plan(
     else:
         say(f"next: trialfleet submit {here}")
         say(f"  or by hand: condor_submit_dag {here}/study.dag{tools_hint()}")
-    _mention_other_plans(planned)
-
-
-def _mention_other_plans(planned: Run) -> None:
-    from trialfleet.workflows.facts.runs.lookup import runs_here
-
-    others = sum(
-        not found.submitted and found.folder.absolute() != planned.folder for found in runs_here()
-    )
-    if others:
-        say(f"  other plans in ./runs that were never submitted: {others}; to delete them and")
-        say("  this one: trialfleet remove --planned")
 
 
 @click.command()

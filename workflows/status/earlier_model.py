@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from trialfleet.objective import Direction, is_better
+from trialfleet.objective import Direction
 from trialfleet.workflows.facts.models.card import read_card, read_model_verdict
 from trialfleet.workflows.facts.models.folders import previous_model
 from trialfleet.workflows.rules.gate_decision import gate_rule
@@ -46,14 +46,3 @@ def with_previous(published: Path, study: Study) -> WithPrevious:
             for model in (before, published)
         )
     return WithPrevious(metric, direction, new.get(metric), before, old.get(metric))
-
-
-def find_better_previous(published: Path, study: Study) -> Path | None:
-    """Return the folder of the region's previous model if its metric is better, else None.
-
-    Raises OSError if the folder of the region's models can't be read.
-    """
-    both = with_previous(published, study)
-    is_known = both.before is not None and both.before.is_dir() and both.value is not None
-    is_worse = is_known and is_better(both.value_before, both.value, both.direction)
-    return both.before if is_worse else None

@@ -32,7 +32,7 @@ from trialfleet.optimizer.service_client import SOCKET
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.serve.app import Pages, application
-from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader, PoolNodes, _Queue
+from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader, PoolNodes
 from trialfleet.workflows.views.serve.runs import Runs
 
 LOOKS = 12
@@ -47,7 +47,7 @@ def main(place: Path, regions: int, trials: int) -> None:
     with (
         run.in_queue(),
         patch.object(NodeReader, "read", lambda _: PoolNodes()),
-        patch.object(_Queue, "stamp", lambda _: None),
+        patch.object(LiveRun, "_job_states", lambda _: None),
         patch.object(LiveRun, "snapshot", lambda live: live._snapshot),  # without a second reader
     ):
         asyncio.run(_measure(run))

@@ -551,8 +551,6 @@ def test_bash_completes_commands_options_and_runs(here: Path) -> None:
     assert bash_completions("stop", "n") == []  # both studies have a run called so
     assert bash_completions("stop", "fl") == ["flights/nightly", "flights"]
     assert bash_completions("takeover", "stores/") == ["stores/nightly"]
-    assert bash_completions("cost", "--by", "r") == ["run", "region"]
-    assert bash_completions("cost", "--by", "run,k") == ["run\\,kind"]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import create_autospec
 
 import pytest
@@ -11,7 +12,6 @@ from click.testing import CliRunner, Result
 
 from tests.conftest import MakeRun
 from tests.unit.scripts import Scripts
-from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import InputError, Run, RunState
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.dagman import repair
@@ -41,10 +41,20 @@ def test_a_removed_run_leaves_no_folder(make_run: MakeRun, work: Path) -> None:
     assert list((work / "runs").iterdir()) == []
 
 
-def test_removing_asks_first(make_run: MakeRun) -> None:
+def test_removing_asks_first(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run().folder
+    monkeypatch.setattr("trialfleet.workflows.cli.arguments.sys", SimpleNamespace(stdin=Terminal()))
     assert CliRunner().invoke(main, ["remove", str(folder)], input="n\n").exit_code == 1
     assert folder.exists()
+    assert CliRunner().invoke(main, ["remove", str(folder)], input="y\n").exit_code == 0
+    assert not folder.exists()
+
+
+class Terminal:
+    """A standard input that is a terminal, for `confirm`."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_remove_refuses_a_run_that_may_be_under_way_before_it_asks(make_run: MakeRun) -> None:
@@ -56,14 +66,11 @@ def test_remove_refuses_a_run_that_may_be_under_way_before_it_asks(make_run: Mak
     assert "Remove" not in result.output
 
 
-def test_without_an_answer_remove_points_to_yes(make_run: MakeRun) -> None:
+def test_without_a_terminal_remove_points_to_yes(make_run: MakeRun) -> None:
     folder = make_run().folder
-    result = CliRunner().invoke(main, ["remove", str(folder)], input="")
+    result = CliRunner().invoke(main, ["remove", str(folder)], input="y\n")
     assert result.exit_code == 2
-    assert (
-        "nothing was removed, because there was no answer; if there is no terminal, give --yes"
-        in result.stderr
-    )
+    assert "there is no terminal to ask in; to remove, give --yes" in result.stderr
     assert folder.exists()
 
 
@@ -96,18 +103,6 @@ def test_planned_runs_that_cant_be_opened_are_passed_over(
     assert "not YAML" in result.stderr
     assert {path.name for path in (work / "runs").iterdir()} == {"moved", "broken"}
     assert invoke("remove", "runs/moved", "--planned", "--yes").exit_code == 2, "it was named"
-
-
-def test_plan_mentions_others_that_were_never_submitted(
-    work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(work)
-    (work / "go.sh").touch()
-    write(work, MINIMAL)
-    assert "remove --planned" not in invoke("plan", "study.yaml", "--run-id", "r1").output
-    shown = invoke("plan", "study.yaml", "--run-id", "r2").output
-    assert "never submitted: 1;" in shown
-    assert shown.endswith("this one: trialfleet remove --planned\n")
 
 
 def test_a_run_that_may_be_under_way_stays(make_run: MakeRun) -> None:

@@ -79,7 +79,7 @@ def test_each_view_shows_that_the_model_waits_for_approval(
         ModelState.AWAITS,
     ]
     status = waiting.status
-    assert f"A: {waits}; to change that: trialfleet promote r2/A" in " ".join(
+    assert f"A: {waits}; to change that: trialfleet promote {waiting.models / 'r2'}" in " ".join(
         printed(run_view(status)).split()
     )
     assert status.to_json()["regions"][0]["awaits_approval"]
@@ -88,7 +88,7 @@ def test_each_view_shows_that_the_model_waits_for_approval(
     assert [group.title for group in group_regions(read_report(waiting.folder))] == ["Not current"]
     answer = explain("A", str(waiting.run.folder))
     assert (answer.kind.value, answer.why) == ("awaits-approval", waits)
-    assert answer.command == "trialfleet promote r2/A"
+    assert answer.command == f"trialfleet promote {waiting.models / 'r2'}"
 
 
 def test_the_first_model_of_a_region_waits_too(

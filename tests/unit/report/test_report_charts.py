@@ -200,29 +200,15 @@ def test_a_machine_has_as_many_rows_as_jobs_ran_on_it_at_once() -> None:
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(bars))
 
 
-def test_the_busy_share_is_the_jobs_time_divided_by_rows_times_duration() -> None:
-    trials = ran(tuned_trials(24), slots=3)
-    for at, each in enumerate(trials):
-        each.user_attrs["job"]["slot"] = f"slot1_{at}@node-1"
-    report = report_of(region_facts("A", trials))
-    timeline = build_timeline(report)
-    assert timeline.busy == pytest.approx(24 * 55 / (3 * 475))
-    page = text_of(report)
-    assert "24 jobs on 1 machine: a machine has as many rows as jobs ran on it at once." in page
-    rows = "3 rows \N{MULTIPLICATION SIGN} 7 min 55 s"
-    assert f"Busy 93%: the jobs took 22 min 00 s of {rows}, from the start" in page
-
-
-def test_a_pause_leaves_a_run_as_busy_as_it_was() -> None:
+def test_the_timeline_has_the_number_of_its_jobs_and_the_runs_pauses() -> None:
     begin = START.replace(tzinfo=UTC).timestamp()
     trials = ran(tuned_trials(12), slots=3)
     ran(trials[6:], slots=3, begin=8 * 3600)
     active = [(begin, begin + 115), (begin + 8 * 3600, begin + 8 * 3600 + 120)]
     report = report_of(region_facts("A", trials), active=active)
-    timeline = build_timeline(report)
-    assert timeline.busy == pytest.approx(12 * 55 / (3 * 230))
-    assert drawing.timeline_data(timeline)["pauses"] == [[115, 8 * 3600]]
-    assert "without 7 h 58 min of pauses in between" in text_of(report)
+    assert drawing.timeline_data(build_timeline(report))["pauses"] == [[115, 8 * 3600]]
+    page = text_of(report)
+    assert "12 jobs on 1 machine: a machine has as many rows as jobs ran on it at once." in page
 
 
 def test_short_concurrent_jobs_get_separate_rows() -> None:

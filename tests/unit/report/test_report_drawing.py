@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -404,22 +403,3 @@ def test_the_page_warns_that_tuned_settings_are_worse_than_default(browser: Brow
     attention = browser.run("return document.querySelector('.attention').innerText")
     assert "A tuned settings are worse than default by test" in attention
     assert "published, worse than default" in browser.texts("#region-A .status")
-
-
-def test_the_page_gives_a_command_to_replace_a_worse_model(browser: Browser) -> None:
-    trials = [
-        trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
-        trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.6}),
-    ]
-    model, before = Path("/models/s/A/r"), Path("/models/s/A/a day before")
-    facts: dict[str, Any] = {"published": str(model), "current": model, "previous": before}
-    browser.open(report_of(region_facts("A", trials, **facts)))
-    alerts = browser.run(
-        "return [...document.querySelectorAll('#region-A .alert')].map(e => e.innerText)"
-    )
-    assert alerts[1].startswith(
-        "This model is the current one. To go back to the model of the run a day before, which has "
-        "a better metric:"
-    )
-    for place in ("#region-A .alert", ".attention"):  # `why` would not know of it
-        assert browser.texts(f"{place} code") == [f"trialfleet promote '{before}'"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,11 +21,9 @@ from trialfleet.workflows.views.report.page_texts import (
     attention,
     header,
     region_log,
-    timeline_note,
 )
 from trialfleet.workflows.views.report.report_numbers import RegionFacts
 from trialfleet.workflows.views.report.terminal_table import fitted_summary
-from trialfleet.workflows.views.report.timeline import build_timeline
 
 pytestmark = pytest.mark.slow
 
@@ -156,16 +153,6 @@ def test_a_failed_region_shows_its_complete_reason_its_log_and_the_next_step(
     page = text_of(report)
     assert f"log <code>{log}</code>" in page
     assert "next <code>trialfleet why A --run" in page
-
-
-def test_the_note_on_a_very_short_timeline_omits_the_busy_share() -> None:
-    def notes(seconds: float) -> dict[str, Any]:
-        return {"job": {"started": 1e9, "ended": 1e9 + seconds, "machine": "m"}}
-
-    short = report_of(region_facts("A", [trial(DEFAULTS, None, error="x", **notes(0.2))]))
-    assert "Busy" not in timeline_note(build_timeline(short))
-    long = report_of(region_facts("A", [trial(DEFAULTS, 0.5, **notes(60.0))]))
-    assert "Busy 100%" in timeline_note(build_timeline(long))
 
 
 def test_each_warning_of_a_region_needs_attention() -> None:

@@ -106,7 +106,7 @@ def test_the_summary_says_where_tuned_is_worse_than_default_and_what_to_do() -> 
     assert "worse" not in printed_summary(report_of(healthy))
     many = [region_facts(name, trials, published="/m") for name in "CDE"]
     text = " ".join(printed_summary(report_of(*many)).split())
-    assert "Tuned is worse than default in 3 regions: C, D, E; see the report for advice" in text
+    assert "Tuned is worse than default in 3 regions: C, D, E; see the report." in text
     assert "tuned settings reach" not in text
     assert "auc, by which the settings were chosen, and test disagree." in text
 

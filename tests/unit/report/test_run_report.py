@@ -198,31 +198,6 @@ def test_half_a_minute_between_stop_and_resume_is_a_pause(make_run: MakeRun) -> 
     assert write_report(folder, datetime(2026, 11, 20, 2, 40).astimezone()).paused_seconds == 0
 
 
-@pytest.mark.parametrize(("before", "is_better"), [(0.9, True), (0.7, False)])
-def test_the_report_offers_the_previous_model_only_if_it_is_better(
-    make_run: MakeRun, before: float, is_better: bool
-) -> None:
-    run = make_run(budget=BUDGET, report_metric="accuracy", report_direction="maximize")
-    folder = tuned(run, DEFAULT | {"accuracy": 0.9}, BEST)
-    models_folder = folder.root.parent / "models"
-    for name, day, accuracy in (("before", 19, before), ("now", 20, BEST["accuracy"])):
-        (models_folder / name).mkdir(parents=True)
-        provenance = {"run": name, "created": f"2026-11-{day}T06:00:00+00:00"}
-        (models_folder / name / "provenance.json").write_text(json.dumps(provenance))
-        write_json(models_folder / name / "card.json", {"metrics": {"accuracy": accuracy}})
-    (models_folder / "latest").symlink_to("now")
-    files = folder.region("A")
-    files.published.write_text(json.dumps({"path": str(models_folder / "now"), "not_latest": None}))
-    files.best.root.mkdir(exist_ok=True)
-    files.best.result.write_text(json.dumps({"status": "complete", "metrics": BEST}))
-    report = write_report(folder, None)
-    command = f"trialfleet promote {models_folder / 'before'}"
-    assert report.regions[0].next_command == (command if is_better else None)
-    summary = "".join(printed(summary_table(report), 400).split())
-    folded = "".join(command.split()) in summary  # a long path is folded
-    assert folded is is_better
-
-
 def test_the_report_metric_takes_the_objectives_direction_by_default(
     make_run: MakeRun,
 ) -> None:

@@ -68,7 +68,6 @@ def test_every_lock_is_opened_by_open_lock() -> None:
     known = {"src/trialfleet/files.py", "optimizer/service_client.py", "nodes/kernels/build.py"}
     unlocking = {
         "nodes/probe/measure.py",  # a temporary file, which is its owner's alone
-        "workflows/views/why/run_sources.py",  # looks whether another holds it
         "workflows/facts/dagman/recovery_files.py",  # DAGMan's own
         "nodes/gang/network.py",  # no lock
         "workflows/control/plan/run_folder_writer.py",  # a draft, which is its owner's alone

@@ -137,7 +137,9 @@ def test_the_model_that_was_replaced_is_shown_as_no_longer_current(models: Path)
         f"the model of day2 has been current {since(models)}, by hand "
         "(promote by anna)"
     )
-    assert answer.lines()[1] == "next: to make it current again: trialfleet promote day1/A"
+    assert answer.lines()[1] == (
+        f"next: to make it current again: trialfleet promote {models / 'day1'}"
+    )
 
 
 def test_a_rollback_is_shown_for_both_models(models: Path) -> None:
@@ -153,7 +155,7 @@ def test_a_rollback_is_shown_for_both_models(models: Path) -> None:
         f"its model was rolled back: the model of day1 has been current {since(models)}, "
         f"by hand (rollback by anna); the gate had {KEPT}"
     )
-    assert answer.command == "trialfleet promote day2/A"
+    assert answer.command == f"trialfleet promote {models / 'day2'}"
 
 
 def test_a_model_that_a_newer_run_replaced_is_no_problem(models: Path) -> None:

@@ -12,7 +12,7 @@ from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.infra.pool import connection
+from trialfleet.infra.pool import connection, schedd
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.why.subject import find_subject
@@ -57,6 +57,12 @@ def test_the_jobs_of_graphs_are_known_once_they_have_ended() -> None:
     }
     with pytest.raises(InputError, match="the job 5 is neither in"):
         find_subject("5")
+
+
+def test_a_job_of_other_software_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedd, "query", lambda *_: [{}])
+    with pytest.raises(InputError, match=r"not a job of trialfleet; .*-better-analyze 5\.1"):
+        find_subject("5.1")
 
 
 @pytest.mark.parametrize("place", [".", "..", "link"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -41,24 +42,43 @@ def test_snapshots_of_a_run_have_different_numbers_also_after_an_error(
     run: StoredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = LiveRun(RunFolder(run.run.folder), NodeReader())
-    numbers = [live.snapshot().number]
     with monkeypatch.context() as broken:
         broken.setattr(live, "read", _fail)
-        live._read(None)
-    live._read(None)
-    numbers.append(live.snapshot().number)
+        with pytest.raises(OSError, match="not readable now"):
+            live.snapshot()
+
+    def checked() -> int:
+        monkeypatch.setattr(live, "_next_check", 0.0)
+        return live.snapshot().number
+
+    numbers = [checked(), checked()]  # the first read finds files to watch
+    assert checked() == numbers[-1], "nothing has changed"
+    live.folder.alerts.mkdir()
+    numbers.append(checked())
     numbers.append(LiveRun(RunFolder(run.run.folder), NodeReader()).read().number)
     assert numbers == sorted(set(numbers)), "pages are cached by this number"
 
 
-def test_an_error_from_before_a_pause_is_not_shown_again(
+def test_no_request_waits_while_a_run_is_read_again_for_another(
     run: StoredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = LiveRun(RunFolder(run.run.folder), NodeReader())
-    with monkeypatch.context() as broken:
-        broken.setattr(live, "read", _fail)
-        live._read(None)
-    assert live.snapshot().run
+    known, reads, goes_on = live.snapshot(), threading.Event(), threading.Event()
+
+    def read() -> Snapshot:
+        reads.set()
+        assert goes_on.wait(60)
+        return known
+
+    monkeypatch.setattr(live, "read", read)
+    live.folder.alerts.mkdir()
+    monkeypatch.setattr(live, "_next_check", 0.0)
+    other = threading.Thread(target=live.snapshot)
+    other.start()
+    assert reads.wait(60)
+    assert live.snapshot() is known
+    goes_on.set()
+    other.join()
 
 
 def _fail() -> Snapshot:

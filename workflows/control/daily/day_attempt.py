@@ -40,7 +40,6 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_day, load_whole
 from trialfleet.workflows.study.paths import DataError
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 
 if TYPE_CHECKING:
     from trialfleet.workflows.control.takeover.manager_lease import Managers
@@ -268,7 +267,7 @@ class _OutcomeReporter:
                 value = region.best if region else None
                 reached = "" if value is None else f", best {result_text(status.metric, value)}"
                 gate = f"; {region.gate}" if region and region.gate else ""
-                why = f"; {shorten_promote(one.why)}" if one.ending is Ending.KEPT else gate
+                why = f"; {one.why}" if one.ending is Ending.KEPT else gate
                 self._say(f"{one.region}: {_outcome_text(one, status)}{reached}{why}")
 
 

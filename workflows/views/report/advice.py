@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -60,33 +59,10 @@ def advice_on_worse(metric: str, report_metric: str) -> str:
         "of both settings are hardly better than a guess, check the data first: are the labels "
         "right? Otherwise there may be too few rows: validate on more rows, or on several splits "
         "(cross-validation), and run more trials. Don't choose settings by the test rows, because "
-        "then no rows are left to measure how good the settings are on new data."
+        "then no rows are left to measure how good the settings are on new data. To go back to the "
+        "previous model: trialfleet rollback STUDY/REGION. To publish a model of the default "
+        "settings, run a copy of the study with budget: {trials: 1}."
     )
-
-
-def next_step_on_worse(
-    region: str, data: Sequence[str], published: Path, current: Path, previous: Path | None
-) -> tuple[str, str | None]:
-    """Return advice on a published model that is worse than a model of the default settings.
-
-    The second value is the command to run, or None. `current` is the model that the link `latest`
-    names. If it is not `published`, nothing has to be done. Otherwise the command makes `previous`
-    current, a previous model with a better metric. If `previous` is None, the advice says how to
-    publish a model of the default settings, trained on the files `data`.
-    """
-    if current != published:
-        return f"The current model is that of the run {current.name}, not this one.", None
-    if previous is not None:
-        command = f"trialfleet promote {shlex.quote(str(previous))}"
-        earlier = f"the model of the run {previous.name}, which has a better metric"
-        return f"This model is the current one. To go back to {earlier}:", command
-    with_data = {region: {"data": list(data)}} if data else [region]
-    alone = json.dumps(with_data, ensure_ascii=False)
-    return (
-        "This model is the current one, and no previous model is known to be better. To publish a "
-        f"model of the default settings, run a copy of the study with regions: {alone} and "
-        "budget: {trials: 1}: the first trial uses the default settings."
-    ), None
 
 
 def why_command(region: str, run: Path) -> str:

@@ -34,7 +34,6 @@ ERROR_LENGTH = 3000
 MOST_FAILURES = 20
 MOST_TEACHERS = 6
 TRIALS_NAMED = 12
-LEAST_BUSY = 10.0  # seconds: a shorter timeline has no share of busy time
 
 
 def header(report: Report) -> list[tuple[str, str, str]]:
@@ -121,7 +120,7 @@ def _troubles(row: RegionReport) -> Iterator[tuple[str, str | None]]:
     if reason := _problem(row):
         yield reason, row.why_command
     elif row.worse is not None:
-        yield f"tuned settings are worse than default by {row.report.metric}", row.next_command
+        yield f"tuned settings are worse than default by {row.report.metric}", None
     for words in filter(None, (row.model_note, *row.warnings)):
         yield without_command(words), row.why_command
 
@@ -302,23 +301,14 @@ def costs_note(report: Report) -> str:
 
 
 def timeline_note(timeline: Timeline) -> str:
-    """Return the note that explains the timeline's rows, and says how busy they were."""
-    jobs, rows = f.count_text(timeline.jobs, "job"), f.count_text(len(timeline.rows), "row")
+    """Return the note that explains the timeline's rows and dashed bars."""
+    jobs = f.count_text(timeline.jobs, "job")
     machines = f.count_text(len(set(timeline.rows)), "machine")
-    caption = f"{jobs} on {machines}: a machine has as many rows as jobs ran on it at once."
+    note = f"{jobs} on {machines}: a machine has as many rows as jobs ran on it at once."
     if timeline.lost:
         lost = f.count_text(timeline.lost, "execution")
-        caption += f" {lost} failed or were interrupted; they have a dashed edge."
-    if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
-        return caption
-    paused = f.duration(timeline.paused_seconds)
-    left_out = f", without {paused} of pauses in between" if timeline.paused_seconds else ""
-    share = f"{f.duration(timeline.job_seconds)} of {rows} {f.TIMES} "
-    share += f.duration(timeline.active_seconds)
-    return (
-        f"{caption} Busy {timeline.busy:.0%}: the jobs took {share}, from the start of the first "
-        f"job to the end of the last one{left_out}."
-    )
+        note += f" {lost} failed or were interrupted; they have a dashed edge."
+    return note
 
 
 def share(item: Importance) -> str:

@@ -48,10 +48,6 @@ class RegionFacts:
             None before the first result.
         defaults: the default settings, without constants and inactive parameters. A parameter is
             inactive if the settings don't meet its condition `when`.
-        current: the model that the link `latest` names. None if it is unknown, or if this run has
-            not published a model of the region.
-        previous: a previous model that is known to have a better metric than the published model,
-            or None.
     """
 
     status: RegionStatus
@@ -61,14 +57,11 @@ class RegionFacts:
     span: Span | None
     parameters: Mapping[str, Tunable]
     defaults: Mapping[str, Any]
-    data: Sequence[str] = ()
     final: Mapping[str, float] | None = None
     final_job: Job | None = None
     final_stays: Sequence[PricedExecution] = ()
     gate_stays: Sequence[PricedExecution] = ()
     between_usd: float | None = None
-    current: Path | None = None
-    previous: Path | None = None
 
 
 def build_report(
@@ -133,11 +126,6 @@ def _region(
     jobs += [region.final_job.wall_seconds if region.final_job else None]
     begin, end = region.span or (0.0, 0.0)
     paused = pause_overlap(pauses, begin, end)
-    worse, next_step, next_command = advice.worse_sentence(objective, report), None, None
-    if worse and status.published and region.current:
-        next_step, next_command = advice.next_step_on_worse(
-            status.name, region.data, Path(status.published), region.current, region.previous
-        )
     return RegionReport(
         **vars(clean(status)) | {"best": best and best.value, "running_trials": ()},
         study_name=clean(region.study_name),
@@ -145,9 +133,7 @@ def _region(
         between_usd=region.between_usd,
         objective=objective,
         report=report,
-        worse=worse,
-        next_step=clean(next_step),
-        next_command=clean(next_command),
+        worse=advice.worse_sentence(objective, report),
         why_command=clean(advice.why_command(status.name, root)),
         final=None if region.final is None else keep_finite(clean(region.final)),
         baseline_trial=None if baseline is None else baseline.trial,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from trialfleet.errors import OptimizerError
 from trialfleet.workflows.facts.jobs.job_log import (
@@ -13,7 +12,6 @@ from trialfleet.workflows.facts.jobs.job_log import (
 )
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.models.folders import current_model
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.run_storage import study_name
@@ -22,7 +20,6 @@ from trialfleet.workflows.rules.cost_sums import CostSum
 from trialfleet.workflows.status.attempts.outcome import final_metrics
 from trialfleet.workflows.status.dagman_pauses import read_dagmans
 from trialfleet.workflows.status.day_outcomes import absence_text, left_out_or_why
-from trialfleet.workflows.status.earlier_model import find_better_previous
 from trialfleet.workflows.status.run_trials import build_trials
 from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
 from trialfleet.workflows.status.status_types import RegionStatus
@@ -139,7 +136,6 @@ def _read_region_facts(
 ) -> RegionFacts:
     name, study, files = status.name, frozen.study, folder.region(status.slug)
     stored, space = snapshot.trials[name], study.region_space(name)
-    current, previous = _other_models(status.published, study)
     return RegionFacts(
         status=status,
         study_name=study_name(study, frozen.run, name),
@@ -148,21 +144,9 @@ def _read_region_facts(
         span=trial_span(stored),
         parameters=space.parameters,
         defaults=space.active(space.defaults()),
-        data=study.data_paths(name),
         final=final_metrics(files),
         final_job=read_job(end_place(files, files.best)),
         final_stays=end_stays(files, files.best, study, now),
         gate_stays=end_stays(files, files.gate, study, now),
         between_usd=total_cost(between_stays(files, study, now)),
-        current=current,
-        previous=previous,
     )
-
-
-def _other_models(published: str | None, study: Study) -> tuple[Path | None, Path | None]:
-    if published is None:
-        return None, None
-    try:
-        return current_model(Path(published)), find_better_previous(Path(published), study)
-    except OSError:  # moved or unreadable: the report is written without them
-        return None, None

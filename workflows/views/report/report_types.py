@@ -132,9 +132,6 @@ class RegionReport(RegionStatus):
         report: the comparison of best and default settings by the report metric.
         worse: a warning if tuned settings are worse than default ones by the report metric,
             otherwise None.
-        next_step: what to do about the warning in `worse`. None if there is no warning, or if the
-            model was not published.
-        next_command: the command for `next_step`, or None.
         final: the metrics of the full training, or None before publication.
         final_stays: the executions of the full training's job, oldest first.
         gate_stays: likewise, those of the gate's job.
@@ -154,8 +151,6 @@ class RegionReport(RegionStatus):
     objective: Comparison
     report: Comparison
     worse: str | None
-    next_step: str | None
-    next_command: str | None
     why_command: str | None
     final: Mapping[str, float] | None
     baseline_trial: int | None

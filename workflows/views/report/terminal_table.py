@@ -117,12 +117,8 @@ def _worse_lines(rows: list[RegionReport]) -> list[str]:
     if len(rows) > _IN_FULL:
         named = join_names([row.name for row in rows], _NAMED)
         where = f"Tuned is worse than default in {len(rows)} regions: {named}"
-        return [f"{where}; see the report for advice on each."]
-    lines = []
-    for row in rows:
-        sentence = f"{row.name}: tuned is worse than default. {row.worse} {row.next_step or ''}"
-        lines += [sentence.rstrip(), *filter(None, [row.next_command])]
-    return lines
+        return [f"{where}; see the report."]
+    return [f"{row.name}: tuned is worse than default. {row.worse}" for row in rows]
 
 
 def _gain(row: RegionReport, decimals: int | None) -> Text:

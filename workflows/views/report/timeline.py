@@ -17,7 +17,7 @@ from typing import NamedTuple
 from trialfleet.workflows.facts.jobs.executions import ExecutionEnd
 from trialfleet.workflows.facts.jobs.job_log import PricedExecution
 from trialfleet.workflows.rules.states import TrialState
-from trialfleet.workflows.status.dagman_pauses import Span, pause_overlap
+from trialfleet.workflows.status.dagman_pauses import Span
 from trialfleet.workflows.views.report.report_types import RegionReport, Report
 
 TO_COME = 0.04  # of the run's time: bars of running jobs end this far after the latest event
@@ -83,30 +83,6 @@ class Timeline:
     def end(self) -> float:
         """The end of the last job, in Unix seconds, or 0 if there are no jobs."""
         return max((bar.end for bar in self.bars), default=0.0)
-
-    @property
-    def paused_seconds(self) -> float:
-        """The time for which the run was paused between `start` and `end`."""
-        return pause_overlap(self.pauses, self.start, self.end)
-
-    @property
-    def active_seconds(self) -> float:
-        """The time from `start` to `end`, without pauses."""
-        return self.end - self.start - self.paused_seconds
-
-    @property
-    def job_seconds(self) -> float:
-        """The sum of the durations of all bars."""
-        return sum(bar.end - bar.start for bar in self.bars)
-
-    @property
-    def busy(self) -> float | None:
-        """The part (0 to 1) of the time in which jobs ran, as a mean over all rows.
-
-        Pauses don't count. The value is None if there is no row, or if the run was always paused.
-        """
-        whole = len(self.rows) * self.active_seconds
-        return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
     @cached_property
     def regions(self) -> set[int]:

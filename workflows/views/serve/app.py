@@ -175,21 +175,18 @@ class Pages:
         status = snapshot.run.status
         tiles = run_page.tiles(snapshot)
         places = {region.slug: at for at, region in enumerate(status.regions)}
-        made = partial(_timeline, snapshot)
-        note, regions_json = (
-            made() if status.ended else snapshot.kept.get_throttled("timeline", made)
-        )
+        now = snapshot.turn, status.ended
+        note, regions_json = snapshot.kept.get("timeline", now, partial(_timeline, snapshot))
+        journal = DailyFolder.for_study(status.study)
         return render_template(
             "serve/run.html.j2",
             snapshot=snapshot,
             status=status,
             tiles=tiles,
-            tile_html=lambda tile: _tile(snapshot, tile, places[tile.slug], run.key),
+            places=places,
             timeline_note=note,
             regions_json=regions_json,
-            days=snapshot.kept.get_throttled(
-                "days", partial(read_days, DailyFolder.for_study(status.study))
-            ),
+            days=snapshot.kept.get("days", now, partial(read_days, journal)),
             key=run.key,
             only=self.runs.is_single,
             has_report=has_report(run.folder),
@@ -289,15 +286,6 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
         views=report_views,
         tables=page_tables,
     )
-
-
-def _tile(snapshot: Snapshot, tile: run_page.Tile, place: int, key: str) -> Markup:
-    def made() -> Markup:
-        path = run_page.region_path(key, tile.slug)
-        html = render_template("serve/tile.html.j2", tile=tile, place=place, path=path)
-        return Markup(html)  # noqa: S704 - a template's, which escapes
-
-    return snapshot.kept.get(("tile", tile.slug), (tile, place, key), made)
 
 
 def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:

@@ -1,15 +1,13 @@
-"""Snapshots of runs for the live pages, which are made only while a page is open.
+"""Snapshots of runs for the live pages, which are made only when a page is requested.
 
 A run is read again when a file or a job's state has changed, or after `_AGAIN` seconds. Changed
 files are found by modification times. Files are renamed into place, so each new file also changes
-the time of its folder. After each read there is a pause, so that reading takes at most the part
-`_SHARE` of a core. Slow reads may take more, because no pause is longer than `_LONGEST` seconds.
+the time of its folder.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -18,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trialfleet.errors import PoolError, TrialfleetError
+from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.machines import Machine
@@ -29,22 +27,17 @@ from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, bui
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
-from trialfleet.workflows.views.serve.current_models import Champion, ChampionsReader
+from trialfleet.workflows.views.serve.current_models import Champion, read_champions
 
 T = TypeVar("T")
 
-_CHECK = 0.5  # seconds between two checks of modification times
-_QUEUE = 2.0  # seconds between two queries of the states of jobs
+_CHECK = 2.0  # seconds between two checks of modification times and of the states of jobs
 _NO_QUEUE = 15.0  # seconds until the next query after the queue did not answer
 _AGAIN = 20.0  # seconds after which an unchanged run is read again, for its logs
-_SHARE = 0.008  # maximum part of a core for reading
-_LONGEST = 2.0  # maximum seconds between two reads of a run that changes constantly
-_SHARE_OF_LATELY = 0.04  # of a core, for parts that pages may show a few seconds later
 _NUMBERS = itertools.count()
 _TURN = 15.0  # seconds after which a page's part is rendered again, for ages and progress
 _NODES = 10.0  # seconds between two reads of the nodes; the slots of a large pool are megabytes
 _KEPT_RUNS = 32
-_UNWATCHED = 10.0  # seconds after the last request when watching stops
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,33 +78,12 @@ class ResultCache:
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[object, Any]] = {}
-        self._lately: dict[str, tuple[float, Any]] = {}
 
     def get(self, name: Hashable, source: object, make: Callable[[], T]) -> T:
         """Return the result cached under `name`, or a new one if `source` has changed."""
         known = self._made.get(name)
         if known is None or known[0] != source:
             known = self._made[name] = source, make()
-        made: T = known[1]
-        return made
-
-    def has(self, name: Hashable, source: object) -> bool:
-        """Return whether `get` would return a cached result for this `name` and `source`."""
-        known = self._made.get(name)
-        return known is not None and known[0] == source
-
-    def get_throttled(self, name: str, make: Callable[[], T]) -> T:
-        """Return the result cached under `name`, or a new one if that is too old.
-
-        A result that takes long to make is kept for longer. So at most the share
-        `_SHARE_OF_LATELY` of a core is used to make it.
-        """
-        known = self._lately.get(name)
-        if known is None or time.monotonic() >= known[0]:
-            cpu = time.thread_time()
-            new = make()
-            cost = time.thread_time() - cpu
-            known = self._lately[name] = time.monotonic() + cost / _SHARE_OF_LATELY, new
         made: T = known[1]
         return made
 
@@ -148,26 +120,6 @@ class Snapshot:
         return int(time.time() / (60.0 if self.run.status.ended else _TURN))
 
 
-class _Queue:
-    def __init__(self, folder: RunFolder) -> None:
-        self._jobs, self._next = run_constraint(folder), float("-inf")
-        self._last: object = None
-
-    def stamp(self) -> object:
-        """Return the jobs' states, or None if they are unknown.
-
-        The job queue is queried at most every `_QUEUE` seconds.
-        """
-        if time.monotonic() >= self._next:
-            pause = _QUEUE
-            try:
-                self._last = schedd.query(self._jobs, ["ClusterId", "JobStatus"])
-            except (PoolError, OSError):
-                self._last, pause = None, _NO_QUEUE
-            self._next = time.monotonic() + pause
-        return self._last
-
-
 class LiveRun:
     """A run that live pages show, which is read once for all pages."""
 
@@ -176,100 +128,58 @@ class LiveRun:
         self.folder, self._nodes = folder, nodes
         self._frozen = load_frozen(folder.study)
         self._graph = {region.slug: region for region in build_graph(self._frozen.study).regions}
-        self._places = tuple(map(str, self._watched_places()))  # needed twice a second
-        self._reports: tuple[str, ...] = ()  # of the running trials
+        self._places = tuple(self._watched_places())
+        self._reports: tuple[Path, ...] = ()  # of the running trials
         self._reader: StatusReader | None = None
         self._kept = ResultCache()
-        self._champions = ChampionsReader(self._frozen.study, self._graph)
-        self._queue = _Queue(folder)
-        self._changed = threading.Condition()
+        self._jobs, self._next_query = run_constraint(folder), float("-inf")
+        self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
-        self._error: Exception | None = None
-        self._watched = float("-inf")
-        self._thread: threading.Thread | None = None
         self._stamp: object = None
+        self._next_check = self._looked = float("-inf")
 
     def snapshot(self) -> Snapshot:
-        """Return the latest snapshot, or raise the error of the latest read if it failed.
+        """Return the newest snapshot. Raises an error if the run can't be read.
 
-        A thread reads the run after each change, until `_UNWATCHED` seconds after the last call.
-        The call starts the thread if it is not running. The call waits for a new snapshot if there
-        is none yet, or if the run has changed since the thread ended.
+        The run is read if it has changed. While it is read for another request, the previous
+        snapshot is returned.
         """
-        with self._changed:
-            idle = time.monotonic() - self._watched > _UNWATCHED
-            self._watched = time.monotonic()
-            if self._thread is None:
-                self._error = None
-                if idle and self._snapshot and self._stamp != self._look_for_change():
-                    self._snapshot = None
-                self._thread = threading.Thread(target=self._watch, daemon=True)
-                self._thread.start()
-            self._changed.wait_for(lambda: self._snapshot or self._error or not self._thread)
-            if self._error:
-                raise self._error
-            if self._snapshot is None:
-                raise TrialfleetError(
-                    f"the run in {str(self.folder.root)!r} could not be read; reload the page"
-                )
-            return self._snapshot
+        known = self._snapshot
+        if self._lock.acquire(blocking=known is None):
+            try:
+                known = self._snapshot = self._newest()
+            except BaseException:
+                self._snapshot = None
+                raise
+            finally:
+                self._lock.release()
+        assert known is not None, "otherwise the lock was waited for"
+        return known
 
-    def _watch(self) -> None:
-        try:
-            self._follow()
-        finally:
-            with self._changed:
-                self._thread = None
-                self._changed.notify_all()
-
-    def _follow(self) -> None:
-        earliest = looked = float("-inf")
-        while True:
-            now = time.monotonic()
-            with self._changed:
-                if now - self._watched > _UNWATCHED:
-                    return
-            cpu = time.thread_time()
-            if now >= earliest:  # earlier, a change could not be read anyway
-                stamp = self._look_for_change()
-                cost = time.thread_time() - cpu
-                is_old = now - looked > _AGAIN
-                if stamp != self._stamp or self._snapshot is None or is_old:
-                    cost = self._read(stamp)
-                    looked = time.monotonic()
-                earliest = time.monotonic() + min(_LONGEST, cost / _SHARE)
-            time.sleep(_CHECK)
-
-    def _read(self, stamp: object) -> float:
-        """Read the run, and return how many seconds of processor time that took.
-
-        `stamp` has the modification times and the jobs' states from before the read.
-        """
-        cpu = time.thread_time()
-        snapshot, error = None, None
-        try:
-            snapshot = self.read()
-        except Exception as found:  # noqa: BLE001 - the request shows it, and the next read may work
-            error = found
-        with self._changed:
-            self._stamp = stamp
-            self._snapshot, self._error = snapshot, error
-            self._changed.notify_all()
-        return time.thread_time() - cpu
+    def _newest(self) -> Snapshot:
+        known, now = self._snapshot, time.monotonic()
+        if known and now < self._next_check:
+            return known
+        stamp = self._look_for_change()
+        if known is None or stamp != self._stamp or now - self._looked > _AGAIN:
+            known = self.read()
+            self._stamp, self._looked = stamp, now
+        self._next_check = time.monotonic() + _CHECK
+        return known
 
     def read(self) -> Snapshot:
         """Return a new snapshot, without waiting for changes of the run."""
         began = time.monotonic()
         self._reader = self._reader or StatusReader(self.folder)
         run = self._reader.snapshot()
-        self._reports = tuple(str(path) for path in self._report_files(run))
+        self._reports = tuple(self._report_files(run))
         return Snapshot(
             number=next(_NUMBERS),
             folder=self.folder,
             frozen=self._frozen,
             graph=self._graph,
             run=run,
-            champions=self._champions.read(),
+            champions=read_champions(self._frozen.study, self._graph),
             nodes=self._nodes.read(),
             seconds=time.monotonic() - began,
             kept=self._kept,
@@ -283,9 +193,19 @@ class LiveRun:
             yield from (files.trial(each.node).reports for each in region.running_trials)
 
     def _look_for_change(self) -> object:
-        # changes in a database server aren't visible here, so the run is read again at intervals
-        turn = self._frozen.study.storage and int(time.monotonic() / _QUEUE)
-        return [*map(_stamp, (*self._places, *self._reports)), self._queue.stamp(), turn]
+        # changes in a database server aren't visible here, so the run is read at each check
+        turn = self._frozen.study.storage and time.monotonic()
+        return [*map(_stamp, (*self._places, *self._reports)), self._job_states(), turn]
+
+    def _job_states(self) -> object:
+        """Return the jobs' states, or None if the queue does not answer."""
+        if time.monotonic() < self._next_query:
+            return None
+        try:
+            return schedd.query(self._jobs, ["ClusterId", "JobStatus"])
+        except (PoolError, OSError):
+            self._next_query = time.monotonic() + _NO_QUEUE
+            return None
 
     def _watched_places(self) -> Iterator[Path]:
         folder, study = self.folder, self._frozen.study
@@ -298,10 +218,10 @@ class LiveRun:
                 yield region_models_folder(study, slug)
 
 
-def _stamp(path: str) -> tuple[int, int]:
+def _stamp(path: Path) -> tuple[int, int]:
     """Return a value that changes when a file is written, or when a folder gets a new file."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - a path of text is looked at in half the time
+        found = path.stat()
     except OSError:
         return (0, 0)
     return found.st_mtime_ns, found.st_size
@@ -321,7 +241,7 @@ class LiveRuns:
         If another run was in the folder before, it is not returned. Raises InputError if the run's
         study can't be read.
         """
-        key = folder.root, _stamp(str(folder.study))
+        key = folder.root, _stamp(folder.study)
         with self._lock:
             run = self._runs.pop(key, None)
             run = run or LiveRun(folder, self.nodes)

@@ -23,7 +23,6 @@ from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.status.day_outcomes import outcomes_now, warnings_of_day
 from trialfleet.workflows.views.output import Fitting, cut_to_width, with_hint_if_cut
-from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -188,16 +187,14 @@ def commands_to_copy(shown: DaysOverview) -> list[str]:
         for one in day.outcomes:
             newest.setdefault(one.region, one)
     split = {region: _split(one.why)[1:] for region, one in newest.items()}
-    return [
-        f"{label}  {name}  {shorten_promote(text)}" for name, (label, text) in split.items() if text
-    ]
+    return [f"{label}  {name}  {text}" for name, (label, text) in split.items() if text]
 
 
 def approval_commands(shown: DaysOverview) -> list[str]:
     """Return, for each model that waits for approval, a line with the command to approve it."""
     return [
         f"{region}: the model of {one.run} waits for approval since {local_time(one.since)}: "
-        f"{shorten_promote(promote_command(one.path))}"
+        f"{promote_command(one.path)}"
         for region, one in shown.awaiting.items()
     ]
 

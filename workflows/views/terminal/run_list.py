@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -47,11 +46,6 @@ class ListedRun:
     began: datetime | None = None
     seconds: float | None = None
     trouble: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the run as plain data."""
-        began = self.began.isoformat(timespec="seconds") if self.began else None
-        return {**asdict(self), "began": began}
 
 
 def list_runs(found: Iterable[FoundRun]) -> list[ListedRun]:

@@ -36,7 +36,6 @@ from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.rules.useless_resume import ALIKE, seems_useless
 from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 from trialfleet.workflows.views.output import Fitting, keep_numbers_whole, keep_widths
-from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 
 _COLORS: dict[str, str] = {
     RunState.RUNNING: "cyan",
@@ -106,7 +105,7 @@ def _region_notes(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f": {region.cause}", "yellow"
     if region.spent and region.spent not in (region.reason or ""):
         yield f": no more trials: {region.spent}", "default"
-    for words in filter(None, (shorten_promote(region.model_note), *region.warnings)):
+    for words in filter(None, (region.model_note, *region.warnings)):
         yield f": {words}", "yellow"
 
 

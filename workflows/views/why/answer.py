@@ -129,10 +129,6 @@ class Answer:
         """Return the same answer with more lines of evidence, each only once."""
         return replace(self, evidence=tuple(dict.fromkeys([*self.evidence, *filter(None, lines)])))
 
-    def for_subject(self, subject: str) -> Answer:
-        """Return the same answer for another subject."""
-        return replace(self, subject=subject)
-
     def lines(self) -> list[str]:
         """Return the lines to show: the reason, the notes and the next step."""
         parts = [f"{self.subject}: {' '.join(self.why.split())}", *self.notes]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from trialfleet.classads import JobStatus, value
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -35,9 +34,7 @@ from trialfleet.workflows.views.why.region_rules import (
 )
 from trialfleet.workflows.views.why.run_rules import explain_blocked
 from trialfleet.workflows.views.why.run_sources import RunFactsReader
-from trialfleet.workflows.views.why.slot_sources import job_ad, waiting_job
 from trialfleet.workflows.views.why.subject import Subject, find_subject
-from trialfleet.workflows.views.why.waiting_job_rules import explain_wait
 
 _SHOWN_NOTES = 10
 
@@ -48,14 +45,12 @@ def explain(word: str | None, run: str | None = None) -> Answer:
     The arguments and errors are those of `find_subject`.
     """
     subject = find_subject(word, run)
-    return _explain(subject, run).for_subject(subject.word)
+    return replace(_explain(subject, run), subject=subject.word)
 
 
 def _explain(subject: Subject, run: str | None) -> Answer:
     if subject.what == "instance":
         return explain_instance(instance_facts(subject.word, subject.folder))
-    if subject.what == "foreign job":
-        return _explain_other_job(subject)
     assert subject.folder is not None, "all others belong to a run, or to a study's days"
     if subject.what == "day":
         day = load_frozen(open_run(find_run(run)).study).day if run else None
@@ -92,7 +87,7 @@ def _explain_run(reader: RunFactsReader) -> Answer:
     regions = [reader.region(graph) for graph in build_graph(reader.frozen.study).regions]
     answers = [explain_region(run, region) for region in regions]
     study = DailyFolder(folder.parent).study_as_typed
-    answers += [explain_day(one, study).for_subject(one.region) for one in absent]
+    answers += [replace(explain_day(one, study), subject=one.region) for one in absent]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
     notes = [
         line
@@ -178,28 +173,3 @@ def _in_another_run(region: str, run: str, folder: Path) -> str:
         f"the named run has no region {region!r}; the newest run with this region is {run!r}: "
         f"{asked}"
     )
-
-
-# --- a job of other software ----------------------------------------------------------------------
-
-
-def _explain_other_job(subject: Subject) -> Answer:
-    ad = job_ad(subject.job)
-    name = subject.word
-    if ad is None:
-        raise InputError(
-            f"job {name} has just left the queue; to see how it ended: condor_history {name}"
-        )
-    status = ad.get("JobStatus")
-    if status == JobStatus.HELD:
-        why = f"it is on hold: {value(ad, 'HoldReason') or 'no reason given'}"
-        return Answer(kind=Kind.HELD, blame=Blame.PERSON, why=why, command=f"condor_release {name}")
-    if status == JobStatus.REMOVED:
-        why = "it is removed but still in the queue"
-        return Answer(kind=Kind.REMOVED, blame=Blame.PERSON, why=why)
-    if status not in {JobStatus.IDLE, JobStatus.BLOCKED}:
-        ended = status == JobStatus.COMPLETED
-        state = "completed but still in the queue" if ended else "running"
-        why = f"no problem: it is {state}; it is not a job of trialfleet"
-        return Answer(kind=Kind.WELL, blame=Blame.NOBODY, why=why)
-    return explain_wait(None, waiting_job(ad, None))

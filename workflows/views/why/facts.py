@@ -66,7 +66,6 @@ class RunFacts:
 
     Attributes:
         pool_up: the command that starts the pool.
-        is_supervised: whether a supervisor on this machine repairs the run, or None if unknown.
         stopped_by: who stopped the run, and how, or "".
         owner: the other manager that is known to own the run, or "".
         closed: why no jobs, such as DAGMan, start on the access point itself, or empty if they do.
@@ -78,7 +77,6 @@ class RunFacts:
     snapshot: RunSnapshot
     htcondor: Htcondor = "answers"
     pool_up: str = "trialfleet pool up"
-    is_supervised: bool | None = None
     stopped_by: str = ""
     owner: str = ""
     closed: tuple[str, ...] = ()

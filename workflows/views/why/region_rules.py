@@ -22,7 +22,6 @@ from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.rules.gate_decision import kept_words
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.rules.useless_resume import ALIKE, LEFT_NO_MODEL
-from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import RegionFacts, RunFacts
 from trialfleet.workflows.views.why.failure_advice import advise, find_blame, kind_of_attempt
@@ -34,14 +33,9 @@ _DEADLINE = re.compile(r"deadline\b.* (is|was) over")
 _NO_DATA = re.compile(r"isn't there|no such file|not found", re.IGNORECASE)
 _NO_PUBLISH = re.compile(r"^the model can't be published")
 _UNMEASURED = re.compile(r"the gate's job|can't be measured|not measured|can't be used")
-_NO_COLUMNS = re.compile(r"there is no column (.+?); the model needs ")  # `Columns.check_header`
+_NO_COLUMNS = re.compile(r"there is no column .+; the model needs ")  # `Columns.check_header`
 _DOUBTFUL = re.compile(r"are the labels right\?")  # of the gate's comparison with a constant
 _UNSEEN = re.compile(r"values that the champion never saw")  # of the trainer's mode evaluate
-_DAYS = re.compile(r" is of (a later|an earlier) day\b")  # of `switch_to_newest`
-_BY_DAYS = (
-    "the age of a backfilled day's model counts from the end of that day, the age of any other "
-    "model from the planning of its run"
-)
 # a region has no problem, but its new model isn't the current one
 NOT_CURRENT = {Kind.GATE_KEPT, Kind.AWAITS_APPROVAL, Kind.NOT_LATEST}
 
@@ -108,15 +102,13 @@ def _ended_well(region: RegionFacts) -> Answer | None:
     if region.records.verdict and not region.records.verdict.promoted:
         return _explain_rejected(region, region.records.verdict)
     if region.not_latest:
-        why = without_command(region.not_latest)
-        answer = Answer(
+        return Answer(
             Kind.AWAITS_APPROVAL if region.awaits_approval else Kind.NOT_LATEST,
             Blame.PERSON if region.awaits_approval else Blame.NOBODY,
-            why,
+            without_command(region.not_latest),
             "to make it the current model",
             _promote(region),
         )
-        return replace(answer, notes=(_BY_DAYS,)) if _DAYS.search(why) else answer
     why = f"its model is published and current: {region.published}"
     why += f"; {region.gate}" if region.gate else ""
     return Answer(Kind.WELL, Blame.NOBODY, why)
@@ -171,8 +163,10 @@ def _explain_rejected(region: RegionFacts, verdict: Verdict) -> Answer:
     all_the_same = "to use the new model anyway"
     if _UNMEASURED.search(why):
         sentence = f"its new model could not be measured, so the gate {kept}: {why}"
-        advice = _missing_columns_text(why) or f"fix the trainer's mode evaluate; {all_the_same}"
-        return Answer(Kind.GATE_FAILED, Blame.USER, sentence, advice, promote)
+        fix = "fix the trainer's mode evaluate"
+        if _NO_COLUMNS.search(why):
+            fix = "restore these columns in today's data"
+        return Answer(Kind.GATE_FAILED, Blame.USER, sentence, f"{fix}; {all_the_same}", promote)
     sentence = f"the gate {kept}: {why}"
     blame, what = Blame.NOBODY, "no action is needed"
     if _DOUBTFUL.search(why):
@@ -182,21 +176,8 @@ def _explain_rejected(region: RegionFacts, verdict: Verdict) -> Answer:
     return Answer(Kind.GATE_KEPT, blame, sentence, f"{what}; {all_the_same}", promote)
 
 
-def _missing_columns_text(why: str) -> str:
-    found = _NO_COLUMNS.search(why)
-    if found is None:
-        return ""
-    names = found[1].split(", ")
-    columns = f"column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
-    them, are = ("them", "they are") if len(names) > 1 else ("it", "it is")
-    return (
-        f"today's data lack {columns}, which the current model needs: restore {them}; "
-        f"if {are} removed permanently"
-    )
-
-
 def _promote(region: RegionFacts) -> str:
-    return shorten_promote(promote_command(Path(region.published or "")))
+    return promote_command(Path(region.published or ""))
 
 
 def _explain_failed(run: RunFacts, region: RegionFacts) -> Answer | None:

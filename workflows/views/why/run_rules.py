@@ -90,9 +90,10 @@ def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
         return None
     if fault.remedy is Remedy.NONE:
         return Answer(Kind.DAGMAN_HELD, Blame.PERSON, str(fault), command=run.resume)
-    by_itself = "the pool's supervisor repairs this within a minute; to repair it now"
-    nobody = "no supervisor is running here (trialfleet supervise)"
-    advice = {True: by_itself, False: nobody, None: ""}[run.is_supervised]
+    advice = (
+        "if a supervisor runs (trialfleet supervise), it repairs this within a minute; to repair "
+        "it now"
+    )
     kind = Kind.SERVICE if fault.remedy is Remedy.SERVE else Kind.DAGMAN_GONE
     return Answer(kind, Blame.POOL, str(fault), advice, run.resume)
 

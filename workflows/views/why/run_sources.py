@@ -5,8 +5,6 @@ An unreachable source is a fact, too. Reading changes nothing.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import time
 from collections.abc import Mapping
@@ -22,7 +20,6 @@ from trialfleet.infra.fleet.scaling.last_report import run_report
 from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial
 from trialfleet.workflows.facts.dagman import access_point
-from trialfleet.workflows.facts.dagman.access_point import default_state
 from trialfleet.workflows.facts.dagman.files import removal
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
 from trialfleet.workflows.facts.jobs.gang_records import gang_progress
@@ -76,7 +73,6 @@ class RunFactsReader:
             snapshot=self.snapshot,
             htcondor=self.htcondor,
             pool_up=start_command(),
-            is_supervised=_is_supervised(),
             stopped_by=_stop_text(self.files),
             owner=self._owner(),
             closed=tuple(_reasons_jobs_wait(self._queued)) if self._queued else (),
@@ -246,31 +242,6 @@ def _stop_text(files: RunFolder) -> str:
     reason = removal(files.dag_files) or ""
     who = "trialfleet" if reason.startswith("trialfleet") else "a person"
     return f"{who} removed its run's DAGMan: {reason}" if reason else ""
-
-
-def _is_supervised() -> bool | None:
-    """Return whether a supervisor of the embedded pool or of this user runs. None if unknown."""
-    config = os.environ.get("CONDOR_CONFIG", "")
-    folders = [default_state(), *([Path(config).parent] if config else [])]
-    found = [locked for folder in folders if (locked := _is_locked(folder)) is not None]
-    return any(found) if found else None
-
-
-def _is_locked(folder: Path) -> bool | None:
-    """Return whether a supervisor has locked `folder`, or None if unknown.
-
-    In the folder of an embedded pool, a missing lock file means that no supervisor has started.
-    """
-    try:
-        with (folder / "supervisor.lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except PermissionError:  # another account's
-        return None
-    except OSError:
-        return False if (folder / "pool.json").exists() else None
-    return False
 
 
 def _reasons_jobs_wait(queued: QueuedRun) -> list[str]:

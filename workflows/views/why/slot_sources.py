@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def queued_job(folder: RunFolder, node: str) -> Queued | None:
-    """Return the facts about the waiting job of a DAG node.
+    """Return the facts about the waiting job of a DAG node and the pool's slots.
 
     Return None if no job waits, or if HTCondor doesn't answer.
     """
@@ -28,15 +28,8 @@ def queued_job(folder: RunFolder, node: str) -> Queued | None:
         job = job_queue.one_idle(folder, node)
     except PoolError:
         return None
-    return waiting_job(job, str(folder.root)) if job is not None else None
-
-
-def waiting_job(job: Any, folder: str | None) -> Queued:
-    """Return the facts about a waiting job and the pool's slots.
-
-    `job` is the job's whole ClassAd. `folder` is the folder of the job's run. This run's running
-    jobs are counted separately.
-    """
+    if job is None:
+        return None
     named = f"{job['ClusterId']}.{job['ProcId']}"
     job["QDate"] = 0  # the machine that a retry avoids for two minutes is suitable, too
     seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
@@ -48,7 +41,7 @@ def waiting_job(job: Any, folder: str | None) -> Queued:
         negotiates = has_negotiator()
     except PoolError:
         return Queued(job=named, seconds=seconds)
-    own = running[folder] if folder else 0
+    own = running[str(folder.root)]
     return Queued(
         job=named,
         seconds=seconds,
@@ -77,12 +70,3 @@ def word_of_machine(machine: str) -> str:
     """Return the reason that a machine reports for taking no trials, or "" if none is known."""
     found = machine_named(machine)
     return found.explanation() if found and found.state() != "well" else ""
-
-
-def job_ad(job: str) -> Any:
-    """Return a job's ClassAd, or None if it isn't queued.
-
-    Raises PoolError if HTCondor doesn't answer.
-    """
-    cluster, _, proc = job.partition(".")
-    return job_queue.one_job(f"ClusterId == {cluster} && ProcId == {proc or 0}")

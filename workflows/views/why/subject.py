@@ -23,7 +23,7 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 
-What = Literal["run", "region", "node", "instance", "day", "foreign job"]
+What = Literal["run", "region", "node", "instance", "day"]
 _INSTANCE = re.compile(r"i-[0-9a-z]+")
 _JOB = re.compile(r"\d+(\.\d+)?")
 _SHOWN = 10
@@ -40,7 +40,6 @@ class Subject:
         name: the region's name if the subject is a `day`.
         folder: the run's folder or, for a `day`, the folder of the study's runs.
         node: the name of the DAG node or trial.
-        job: the job's id, if the word is the id of a job.
         newest: whether a region or node was named without a run. Then the answer may be about a
             newer day on which the region had no run.
     """
@@ -51,7 +50,6 @@ class Subject:
     folder: Path | None = None
     region: RegionGraph | None = None
     node: str = ""
-    job: str = ""
     newest: bool = False
 
 
@@ -183,7 +181,10 @@ def _job(word: str, run: str | None) -> Subject:
         slug, node = (ads[0].get(f"Trialfleet{name}", "") for name in ("Region", "Node"))
         return _job_subject(word, Path(ads[0]["TrialfleetFolder"]), slug, node)
     if ads:
-        return Subject(word=word, what="foreign job", job=word)
+        raise InputError(
+            f"the job {word} is not a job of trialfleet; to see what HTCondor says of it: "
+            f"condor_q -better-analyze {word}{tools_hint()}"
+        )
     if found := _in_logs(int(cluster), word, run):
         return found
     raise InputError(
@@ -196,7 +197,7 @@ def _job_subject(word: str, root: Path, slug: str = "", node: str = "") -> Subje
     graph = build_graph(load_frozen(RunFolder(root).study).study)
     region = next((region for region in graph.regions if region.slug == slug), None)
     what: What = "run" if region is None else "node" if node else "region"
-    return Subject(word=word, what=what, folder=root, region=region, node=node, job=word)
+    return Subject(word=word, what=what, folder=root, region=region, node=node)
 
 
 def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
