@@ -33,7 +33,9 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.serve.live_runs import ResultCache
+from trialfleet.workflows.views.serve.run_page import WhyAnswers
 from trialfleet.workflows.views.serve.server import open_socket
+from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 
 pytestmark = pytest.mark.slow  # each starts a server
 
@@ -428,6 +430,26 @@ def test_a_part_of_the_page_is_compressed_for_clients_that_accept_gzip(
 def test_a_value_is_computed_again_when_its_source_has_changed() -> None:
     kept, made = ResultCache(), iter(range(9))
     assert [kept.get("name", source, lambda: next(made)) for source in (1, 1, 2, 1)] == [0, 0, 1, 2]
+
+
+def test_why_runs_once_per_subject_and_state_and_at_most_twice_per_page() -> None:
+    asked: list[str] = []
+
+    def why(word: str, _run: str) -> Answer:
+        asked.append(word)
+        if word == "gone":
+            raise InputError("there is no such thing")
+        return Answer(subject=word, kind=Kind.MATCH, blame=Blame.USER, why=f"why {word}")
+
+    kept = ResultCache()
+    answers = WhyAnswers(kept, "/runs/r1", why)
+    found = [answers.find(word, "failed") for word in ("a", "gone", "b", "a")]
+    assert [each and each.why for each in found] == ["why a", None, None, "why a"]
+    answers = WhyAnswers(kept, "/runs/r1", why)
+    assert answers.find("gone", "failed") is None
+    assert (answers.find("b", "failed") or answers.find("a", "")) is not None
+    assert answers.find("a", "held") is not None
+    assert asked == ["a", "gone", "b", "a"]
 
 
 def test_an_unknown_host_is_reported_with_the_choices() -> None:

@@ -87,6 +87,11 @@ class ResultCache:
         made: T = known[1]
         return made
 
+    def has(self, name: Hashable, source: object) -> bool:
+        """Return whether `get` would return a cached result for this `name` and `source`."""
+        known = self._made.get(name)
+        return known is not None and known[0] == source
+
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import quote
 
+from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, usd
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.day_outcomes import absence_text, left_out_or_why
 from trialfleet.workflows.status.status_types import RegionStatus
-from trialfleet.workflows.views.report.advice import why_command
 from trialfleet.workflows.views.serve.current_models import Champion
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
-from trialfleet.workflows.views.serve.live_runs import Snapshot
+from trialfleet.workflows.views.serve.live_runs import ResultCache, Snapshot
+from trialfleet.workflows.views.why.answer import Answer
+from trialfleet.workflows.views.why.explain import explain
 
 _TONES = {
     Stage.PUBLISHED: "good", Stage.TUNED: "good", Stage.TUNING: "busy", Stage.TRAINING: "busy",
@@ -24,6 +27,7 @@ _TONES = {
     Stage.LOST: "bad", Stage.HELD: "bad",
 }  # fmt: skip
 _RUN_TONES = {RunState.RUNNING: "busy", RunState.DONE: "good", RunState.PLANNED: "idle"}
+AT_ONCE = 2  # answers of `trialfleet why` that one rendering of a page computes
 _REASON = 160  # characters of a reason on a tile; its region's page has it whole
 
 
@@ -202,6 +206,7 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
     Problems of the whole run come before those of its regions. Jobs on hold come last.
     """
     status = snapshot.run.status
+    answers = WhyAnswers(snapshot.kept, str(snapshot.folder.root))
     found = [Concern(why=status.notice)] if status.notice else []
     if money := status.money:
         found += [Concern(why=why) for why in (money.ended, money.trouble) if why]
@@ -216,25 +221,71 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
         for trouble in status.job_troubles
     ]
     found += [
-        Concern(
-            what=region.name,
-            region=region.slug,
-            why=region.failure or region.stage.value,
-            command=why_command(region.name, snapshot.folder.root),
+        _explain_concern(
+            answers,
+            Concern(
+                what=region.name,
+                region=region.slug,
+                why=region.failure or region.stage.value,
+            ),
+            region.slug,
+            (region.stage, region.failure),
         )
         for region in status.regions
         if region.stage.needs_help
     ]
     found += [
-        Concern(
-            what=held.node,
-            region=_node_region(snapshot, held.node),
-            why=str(held),
-            command=f"condor_release {held.job}",
+        _explain_concern(
+            answers,
+            Concern(
+                what=held.node,
+                region=_node_region(snapshot, held.node),
+                why=str(held),
+            ),
+            held.job,
+            held.reason,
         )
         for held in status.held
     ]
     return found
+
+
+def _explain_concern(answers: WhyAnswers, concern: Concern, word: str, seen: object) -> Concern:
+    answer = answers.find(word, seen)
+    return replace(concern, why=answer.why, command=answer.command) if answer else concern
+
+
+class WhyAnswers:
+    """The answers of `trialfleet why` that a page shows.
+
+    An answer takes tenths of a second, a hundred times as long as the rest of a page. So answers
+    are cached, and one rendering of the page computes at most `AT_ONCE` of them. Later renderings
+    compute the others. `run` is the run's folder.
+    """
+
+    def __init__(
+        self, kept: ResultCache, run: str, ask: Callable[[str, str], Answer] = explain
+    ) -> None:
+        self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
+
+    def find(self, word: str, seen: object) -> Answer | None:
+        """Return the answer of `trialfleet why` for `word`, a region or a job.
+
+        The result is None if there is no answer, or if this rendering has already computed
+        `AT_ONCE` answers. `seen` is what the page shows of the region or job. The answer is
+        computed again when `seen` has changed.
+        """
+        name = "why", word
+        if not self._left and not self._kept.has(name, seen):
+            return None
+        return self._kept.get(name, seen, lambda: self._ask_once(word))
+
+    def _ask_once(self, word: str) -> Answer | None:
+        self._left -= 1
+        try:
+            return self._ask(word, self._run)
+        except (TrialfleetError, OSError):  # the page then shows the status
+            return None
 
 
 def _node_region(snapshot: Snapshot, node: str) -> str:
