@@ -128,8 +128,7 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
 
 def policies(fleet: Fleet, account: str) -> dict[str, Any]:
     """Return the IAM policies of the fleet, by their names in POLICIES."""
-    found = {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
-    return {name: policy.shorten_policy(document) for name, document in found.items()}
+    return {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
 
 
 def _on_demand_prices(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
