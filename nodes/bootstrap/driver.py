@@ -79,10 +79,6 @@ def install(host: Host) -> None:
     """Install this Linux distribution's NVIDIA driver. Raise StepError on failure."""
     host.say("there is no NVIDIA driver, so the distribution's driver is being installed")
     kernel = os.uname().release
-    if not system_packages.uses_apt(host):
-        system_packages.install(host, "nvidia-release")
-        system_packages.install(host, f"kernel-devel-{kernel}", "nvidia-driver-cuda")
-        return
     with system_packages.fresh_lists(host):
         if system_packages.distribution(host).get("ID") == "ubuntu":
             install_ubuntus(host, kernel)

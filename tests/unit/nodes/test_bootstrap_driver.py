@@ -253,18 +253,6 @@ def test_the_real_apt_lists_the_components_of_the_sources() -> None:
     assert "main" in system_packages.components(Host())
 
 
-def test_amazons_driver_comes_from_its_own_repository(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu_on_the_bus(bench, "amzn")
-    bench.program("dnf", 'case "$*" in *nvidia-driver*) echo nvidia > "$ROOT/module" ;; esac')
-    monkeypatch.setenv("PATH", bench.bare_path())
-    assert prepare(bench) == "driver no longer checks"
-    dnf = [call for call in bench.calls if call.startswith("dnf")]
-    assert dnf[0] == "dnf install -q -y nvidia-release"
-    assert dnf[1].endswith("nvidia-driver-cuda")
-
-
 def test_a_driver_that_cannot_be_installed_is_named(bench: Bench) -> None:
     gpu_on_the_bus(bench, "debian")
     sources = "indextargets*) printf '%s\\n' contrib non-free ;;"
