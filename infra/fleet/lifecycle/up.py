@@ -113,7 +113,7 @@ def prepare(
     bucket.put(aws, fleet, bucket_name, settings["bundle"], inputs.bundle.data)
     progress("the pool's token")
     token_store.ensure(aws, fleet, inputs.token)
-    script = user_data.render(settings | {"run": run})
+    script = user_data.pack(user_data.render(settings | {"run": run}))
     progress("the nodes' role and instance profile")
     trust = policy.node_trust(fleet)
     profile = identity.ensure(aws, fleet, policy.node_policy(fleet, account), trust)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import gzip
 import json
 import re
 from datetime import UTC, datetime, timedelta
@@ -53,7 +54,8 @@ def latest(cloud: Account, name: str = "trialfleet-f-x86_64", aws_region: str = 
 
 
 def user_data(cloud: Account, **where: Any) -> str:
-    return base64.b64decode(latest(cloud, **where)["LaunchTemplateData"]["UserData"]).decode()
+    packed = latest(cloud, **where)["LaunchTemplateData"]["UserData"]
+    return gzip.decompress(base64.b64decode(packed)).decode()
 
 
 def settings(cloud: Account) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import shlex
 import sys
@@ -92,7 +93,7 @@ class Fleet:
             Versions=["$Latest"],
         )
         encoded = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]["UserData"]
-        return base64.b64decode(encoded).decode()
+        return gzip.decompress(base64.b64decode(encoded)).decode()
 
     def nodes(self) -> list[Machine]:
         """Return its living nodes."""
