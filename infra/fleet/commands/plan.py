@@ -136,7 +136,7 @@ def _on_demand_prices(candidates: Sequence[Candidate]) -> dict[str, dict[str, fl
     found: dict[str, dict[str, float]] = {}
     for aws_region, name in types:
         if price := known.get(aws_region, {}).get(name):
-            found.setdefault(aws_region, {})[name] = price.usd
+            found.setdefault(aws_region, {})[name] = price
     return found
 
 
