@@ -213,7 +213,6 @@ def check_count(fleet: Fleet, count: int | None) -> int:
 def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[str, Any]:
     """Return the settings for nodes' user data, without secrets and without the run's name."""
     return {
-        "schema": 1,
         "fleet": fleet.full_name,
         "home": fleet.home,
         "bucket": bucket_name,

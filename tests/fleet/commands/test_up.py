@@ -67,7 +67,6 @@ def test_a_node_gets_all_settings_that_it_needs_to_join(cloud: Account) -> None:
     given = {"endpoint_url": "https://aws.example"}
     raise_fleet(cloud, run="2026-11-20T10-00-00", given=given)
     assert settings(cloud) == {
-        "schema": 1,
         "fleet": "f",
         "run": "2026-11-20T10-00-00",
         "home": HOME,

@@ -104,7 +104,6 @@ def bench(tmp_path: Path) -> Bench:
 
 def settings(cloud: Cloud, built: bundle.Bundle, **changes: object) -> dict[str, object]:
     return {
-        "schema": 1,
         "fleet": "demo",
         "run": "2026-11-20T10-00-00",
         "home": "eu-west-1",
