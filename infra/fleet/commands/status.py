@@ -21,9 +21,8 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
 
-# asked: AWS starts it · booted: it runs but is not in the pool · probing: it is in the pool, but
-# the first probe of its GPU has not ended · joined: it takes trials
-Stage = Literal["asked", "booted", "probing", "joined", "sick", "draining", "ending", "ended"]
+# asked: AWS starts it · booted: it runs but is not in the pool · joined: it takes trials
+Stage = Literal["asked", "booted", "joined", "sick", "draining", "ending", "ended"]
 _ENDS = {
     "Client.UserInitiatedShutdown": "somebody terminated it",
     "Client.InstanceInitiatedShutdown": "it switched itself off",
@@ -60,14 +59,14 @@ class NodeStatus:
             return "ended" if self.instance.state == "terminated" else "ending"
         if self.instance.state != "running" or self.machine is None:
             return "asked" if self.instance.state == "pending" else "booted"
-        state = self.machine.state(self.at)
+        state = self.machine.state()
         return "joined" if state == "well" else state
 
     @property
     def reason(self) -> str:
         """The reason why the node, or some of its GPUs, takes no trials; empty if they do."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
-        if self.machine is not None and stage in {"draining", "sick", "probing", "joined"}:
+        if self.machine is not None and stage in {"draining", "sick", "joined"}:
             why = self.machine.explanation()
             return f"draining: {why or 'no reason given'}" if stage == "draining" else why
         if stage == "asked":
@@ -167,9 +166,7 @@ class FleetStatus:
         """Return whether each node in `ids` accepts trials, is sick or late, or leaves or ended."""
 
         def is_settled(node: NodeStatus) -> bool:
-            if node.stage in {"asked", "booted"}:
-                return node.is_late
-            return node.stage != "probing"
+            return node.stage not in {"asked", "booted"} or node.is_late
 
         return ids <= {node.instance.id for node in self.nodes if is_settled(node)}
 

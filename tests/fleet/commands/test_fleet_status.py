@@ -148,36 +148,25 @@ def test_a_log_without_read_permission_is_not_shown_as_none(
 
 def test_sick_and_draining_nodes_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with new_account() as account:
-        one, two, three, four = raised(account, 4)
+        one, two, three, absent = raised(account, 4)
         status = seen(
             account,
             monkeypatch,
             pool_node(one, healthy=False, reason="Xid 79"),
             pool_node(two, draining=True, drain_reason="trialfleet: idle for 10 minutes"),
             pool_node(three, draining=True, note="3 jobs failed here within 60 s"),
-            replace(pool_node(four, healthy=None), idle_since=datetime.now(UTC)),
             minutes=4,
         )
-        assert {node.instance.id: (node.stage, node.reason) for node in status.nodes} == {
+        reasons = {node.instance.id: (node.stage, node.reason) for node in status.nodes}
+        assert reasons.pop(absent)[0] == "booted"
+        assert reasons == {
             one: ("sick", "its GPU failed the probe: Xid 79"),
             two: ("draining", "draining: idle for 10 minutes"),
             three: ("draining", "draining: 3 jobs failed here within 60 s"),
-            four: ("probing", "its GPU has not been probed yet"),
         }
         assert status.has_settled({one, two, three})
-        assert not status.has_settled({one, four}), "a node in its first probe accepts no trials"
+        assert not status.has_settled({one, absent})
         assert not status.has_settled({one, "i-unlisted"})
-
-
-def test_a_first_probe_that_does_not_end_is_a_failed_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with new_account() as account:
-        (one,) = raised(account, 1)
-        unprobed = replace(pool_node(one, healthy=None), idle_since=datetime.now(UTC))
-        late = seen(account, monkeypatch, unprobed, minutes=6)
-        assert [(node.stage, node.reason) for node in late.nodes] == [
-            ("sick", "its GPU has not been probed yet")
-        ]
-        assert late.has_settled({one}), "`fleet up --wait` ends"
 
 
 def test_a_node_that_never_joins_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
