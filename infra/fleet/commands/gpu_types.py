@@ -25,7 +25,6 @@ class GpuType:
         spot: USD per hour in `zone`, the cheapest zone, or None if AWS lists no spot price.
         aws_regions: the requested AWS regions that offer the type or, without AWS credentials, that
             have a known price.
-        others: the requested AWS regions that don't offer the type. Without AWS credentials, none.
     """
 
     name: str
@@ -34,7 +33,6 @@ class GpuType:
     spot: float | None
     zone: str
     aws_regions: Sequence[str]
-    others: Sequence[str] = ()
 
     @property
     def price_per_gpu(self) -> float:
@@ -90,7 +88,6 @@ def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) 
                 spot=spot[name].get(zone),
                 zone=zone,
                 aws_regions=offered,
-                others=[at for at in aws_regions if at not in offered],
             )
         )
     return GpuTypes(types=_sort_by_price(found))

@@ -107,7 +107,7 @@ class Fleet:
         """Return what `fleet status` says of a node."""
         line = f"{PROGRAM} fleet status --json {self.name}.yaml"
         content = json.loads(self.project.run(line))["nodes"]
-        return next(one for one in content if one["instance"] == node.id)
+        return next(one for one in content if one["instance"]["id"] == node.id)
 
     def log(self, node: Machine) -> str:
         """Return the log that a node has put into the bucket."""
