@@ -16,7 +16,7 @@ OURS = "trialfleet: "  # prefix of the reason of a drain that the manager reques
 ATTRIBUTES = [
     *("Name", "Machine", "SlotType", "State", "Activity", "NumDynamicSlots", "NumDynamicSlotsTime"),
     *("MyCurrentTime", "LastHeardFrom", "Draining", "DrainReason"),
-    *("JobId", "IsDataSlot", "GlobalJobId", "Cpus", "Memory", "GPUs", "TotalGPUs"),
+    *("JobId", "IsDataSlot", "GlobalJobId", "Cpus", "Memory", "GPUs"),
     *("TotalSlotCpus", "TotalSlotMemory", "TotalSlotGPUs", "TrialfleetTrialsPerGpu"),
     *("TrialfleetInstance", "TrialfleetInstanceType", "TrialfleetLifecycle"),
     *("TrialfleetPricePerHour", "TrialfleetGpuHealthy", "TrialfleetGpuReason"),
@@ -128,7 +128,6 @@ class Machine:
     slot: str
     total: Resources
     free: Resources
-    has_gpu: bool
     draining: bool
     drain_reason: str
     note: str
@@ -243,11 +242,11 @@ def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | Non
     whole = [_parse_slot(each) for each in own]
     return Machine(
         name=machine_name(ad),
-        slots=tuple(sorted((*whole, *map(_parse_slot, cut)), key=slot_order)),
+        # slot1_2 comes before slot1_10
+        slots=tuple(sorted((*whole, *map(_parse_slot, cut)), key=lambda s: (len(s.name), s.name))),
         slot=_text(ad, "Name"),
         total=_sum(parse_room(each, "TotalSlot{}") for each in own),
         free=_sum(slot.room for slot in whole if not slot.is_taken),
-        has_gpu=any((number(each, "TotalGPUs") or 0) > 0 for each in ads),
         draining=ad.get("Draining") is True,
         drain_reason=_text(ad, "DrainReason"),
         note=_text(ad, "TrialfleetNote"),
@@ -276,11 +275,6 @@ def _parse_slot(ad: Ad) -> Slot:
         partitionable=ad.get("SlotType") == "Partitionable",
         room=parse_room(ad, "{}"),
     )
-
-
-def slot_order(slot: Slot) -> tuple[int, str]:
-    """Return a sort key for slots, by which `slot1_2` comes before `slot1_10`."""
-    return len(slot.name), slot.name
 
 
 def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
