@@ -17,13 +17,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import tomllib
 import venv
 import zipfile
 from collections.abc import Mapping
-from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -69,16 +67,15 @@ def release(*, demo: bool, tag: bool, borrow: bool) -> None:
         out = Path(folder) / "dist"
         wheel, sdist = build(out)
         check_wheel(wheel)
-        check_sdist(sdist)
         _say(f"{wheel.name} holds all that it should, and nothing else")
         python = install(wheel, Path(folder) / "environment", borrow=borrow)
         with scratch() as place:
             try_out(python, version, place)
             if demo:
                 try_demo(python, place)
-        made = [_into_dist(path) for path in (wheel, sdist)]
-    for path in made:
-        _say(f"made {path.relative_to(ROOT)}")
+        (ROOT / "dist").mkdir(exist_ok=True)
+        for path in (wheel, sdist):
+            _say(f"made {shutil.copy2(path, ROOT / 'dist')}")
     if tag:
         _run("git", "tag", "--annotate", f"v{version}", "--message", f"trialfleet {version}")
         _say(f"tagged v{version}; next: git push origin v{version}")
@@ -101,24 +98,15 @@ def check_changelog(text: str, version: str, *, dated: bool) -> None:
 
     With `dated`, its heading must have the day of the release: `## X.Y.Z (2026-11-22)`.
     """
-    found = re.search(r"^## (\S+) \(([^)\n]+)\)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    if not found or found[1] != version:
-        newest = found[1] if found else "none"
+    day = r"\d{4}-\d\d-\d\d" if dated else r"[^)\n]+"
+    newest = re.search(r"^## .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    wanted = rf"## {re.escape(version)} \({day}\)\n.*\n- "
+    if not newest or not re.match(wanted, newest[0], re.DOTALL):
+        when = "YYYY-MM-DD, the day of the release" if dated else "unreleased"
         raise ReleaseError(
-            f"CHANGELOG.md: the newest section is {newest}, not {version}; add a section {version}"
+            f"CHANGELOG.md: the newest section must begin with '## {version} ({when})', and have a "
+            "line for users, such as '- …'"
         )
-    if "\n- " not in found[3]:
-        raise ReleaseError(
-            f"CHANGELOG.md: the section {version} has no line for users: add one, such as '- …'"
-        )
-    try:
-        if dated:
-            date.fromisoformat(found[2])
-    except ValueError:
-        raise ReleaseError(
-            f"CHANGELOG.md: the heading of {version} has ({found[2]}) instead of a date; write the "
-            "day of the release, (YYYY-MM-DD)"
-        ) from None
 
 
 def check_tag(name: str) -> None:
@@ -157,24 +145,6 @@ def check_wheel(wheel: Path) -> None:
     for what, files in (("lacks", expected - found), ("must not hold", found - expected)):
         if files:
             raise ReleaseError(f"{wheel.name} {what} {', '.join(sorted(files))}")
-
-
-def check_sdist(sdist: Path) -> None:
-    """Raise ReleaseError if an sdist has tests."""
-    with tarfile.open(sdist) as archive:
-        names = [name.partition("/")[2] for name in archive.getnames()]
-    if unwanted := [name for name in names if name.startswith("tests")]:
-        raise ReleaseError(f"{sdist.name} must have no tests, but has {', '.join(unwanted)}")
-
-
-def _into_dist(path: Path) -> Path:
-    place = ROOT / "dist" / path.name
-    place.parent.mkdir(exist_ok=True)
-    beside = place.with_name(f".{place.name}.new")
-    shutil.copyfile(path, beside)
-    with beside.open("rb") as written:
-        os.fsync(written.fileno())
-    return beside.replace(place)
 
 
 # -- the wheel by itself ---------------------------------------------------------------------------

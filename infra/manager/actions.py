@@ -1,4 +1,4 @@
-"""Changes to a machine, each with a test whether the change is already made."""
+"""Changes to a machine. Those that can't simply be repeated have a test whether they are made."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ FILE_MODE = 0o644
 class Action:
     """One change to a machine: `says` describes it in the imperative, and `perform` makes it.
 
-    `perform` raises PoolError or OSError if the change fails.
+    `perform` raises PoolError or OSError if the change fails. A change without `is_done` is made
+    each time.
     """
 
     says: str
-    is_done: Callable[[], bool]
     perform: Callable[[], object]
+    is_done: Callable[[], bool] = lambda: False
 
 
 def perform_all(actions: Iterable[Action], progress: Progress, *, dry_run: bool) -> None:
     """Perform the actions that are not done yet, in order. With `dry_run` only report them.
 
-    PoolError if an action fails. The next call then skips the actions that are done.
+    PoolError if an action fails. The actions can then be performed again.
     """
     for action in actions:
         if action.is_done():
@@ -52,11 +53,12 @@ def file(path: Path, content: str) -> Action:
 
     def is_done() -> bool:
         try:
-            return path.read_bytes() == content.encode() and permission_bits(path) == FILE_MODE
+            mode = path.stat().st_mode & 0o7777
+            return path.read_bytes() == content.encode() and mode == FILE_MODE
         except OSError:
             return False
 
-    return Action(f"write {path} ({FILE_MODE:04o})", is_done, lambda: write(path, content))
+    return Action(f"write {path} ({FILE_MODE:04o})", lambda: write(path, content), is_done)
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -69,22 +71,17 @@ def write(path: Path, content: str | bytes) -> None:
 def folder(path: Path, *, mode: int, group: int) -> Action:
     """Return the action to make a folder with this mode and group id."""
 
-    def is_done() -> bool:
-        return permission_bits(path) == mode and path.stat().st_gid == group
-
     def make() -> None:
         path.mkdir(parents=True, exist_ok=True)
         os.chown(path, -1, group)
         path.chmod(mode)
 
-    return Action(f"make the folder {path} ({mode:04o}, group {group})", is_done, make)
+    return Action(f"make the folder {path} ({mode:04o}, group {group})", make)
 
 
-def command(
-    arguments: list[str], run: Run, *, is_done: Callable[[], bool] = lambda: False
-) -> Action:
-    """Return the action to run a command. Without `is_done` the command always runs."""
-    return Action(f"run {shlex.join(arguments)}", is_done, lambda: run(arguments))
+def command(arguments: list[str], run: Run) -> Action:
+    """Return the action to run a command that does no harm if it is run again."""
+    return Action(f"run {shlex.join(arguments)}", lambda: run(arguments))
 
 
 def run_command(arguments: list[str]) -> str:
@@ -101,11 +98,3 @@ def run_command(arguments: list[str]) -> str:
         output = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise PoolError(f"{shlex.join(arguments)} exited with code {done.returncode}:\n{output}")
     return done.stdout
-
-
-def permission_bits(path: Path) -> int | None:
-    """Return a file's or folder's permission bits, or None if it is missing."""
-    try:
-        return path.stat().st_mode & 0o7777
-    except OSError:
-        return None

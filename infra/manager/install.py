@@ -1,7 +1,8 @@
 """Installation of a pool's manager on a fresh Debian or Ubuntu machine.
 
-Each step skips work that is already done. So the installation can be run again after a crash, or to
-change a setting.
+Each step can be repeated. So the installation can be run again after a crash, or to change a
+setting. It then makes a new token for nodes, keeps the key that signs tokens, and restarts HTCondor
+only if the configuration has changed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import os
 import pwd
 import shlex
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import psutil
 
 from trialfleet import programs
 from trialfleet.errors import InputError, PoolError
@@ -28,7 +29,6 @@ from trialfleet.infra.manager.actions import (
     file,
     folder,
     perform_all,
-    permission_bits,
     run_command,
     write,
 )
@@ -53,7 +53,6 @@ TIMER = "trialfleet-token.timer"
 RENEWAL = "trialfleet-token.service"
 SUPERVISOR = "trialfleet-supervisor.service"
 KEEPALIVE = {"tcp_keepalive_intvl": 5, "tcp_keepalive_probes": 3}  # seconds; unanswered probes
-RENEW_DAYS = 14  # a token that expires sooner is renewed now, not by the timer
 ANSWER_SECONDS = 60.0  # time limit for the daemons' answer after a start
 
 
@@ -89,12 +88,8 @@ def build_settings(
 
 def is_own_address(address: str) -> bool:
     """Return whether `address` is an IPv4 address of one of this machine's interfaces."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.bind((str(socket.inet_ntoa(socket.inet_aton(address))), 0))
-    except OSError:
-        return False
-    return True
+    interfaces = psutil.net_if_addrs().values()
+    return any(address == one.address for interface in interfaces for one in interface)
 
 
 def install(
@@ -155,16 +150,14 @@ def packages(target: InstallTarget) -> Iterator[Action]:
     keyring = target.local_path("/etc/apt/keyrings/htcondor.asc")
     yield Action(
         f"fetch the key {apt_repository.KEY_URL} into {keyring}",
-        keyring.is_file,
         lambda: write(keyring, target.key()),
+        keyring.is_file,
     )
     sources = target.local_path("/etc/apt/sources.list.d/htcondor.list")
     yield file(sources, apt_repository.source(found, Path("/etc/apt/keyrings/htcondor.asc")))
     yield command(["apt-get", "-qq", "update"], target.run)
     yield command(["apt-get", "-qq", "-y", "install", "condor"], target.run)
-    yield Action(
-        f"check that this is HTCondor {LEAST} or newer", lambda: False, lambda: refuse_old(target)
-    )
+    yield Action(f"check that this is HTCondor {LEAST} or newer", lambda: refuse_old(target))
 
 
 def refuse_old(target: InstallTarget) -> None:
@@ -183,32 +176,21 @@ def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[
     key = keys / config.KEY
     yield Action(
         f"make the key that signs tokens, {key}",
-        key.is_file,
         lambda: write_atomic(key, signing.new_key(), mode=0o600),
+        key.is_file,
     )
     yield file(target.local_path("/etc/condor/config.d") / CONFIG_NAME, config.render(settings))
     sysctl = target.local_path("/etc/sysctl.d/60-trialfleet.conf")
     yield file(sysctl, render_template("manager/sysctl.conf.j2", values=KEEPALIVE))
-    load = ["sysctl", "--quiet", f"--load={sysctl}"]
-    yield command(load, target.run, is_done=lambda: probes_often(target))
-
-
-def probes_often(target: InstallTarget) -> bool:
-    """Return whether the kernel already probes idle connections as `KEEPALIVE` says."""
-    places = (
-        (target.local_path("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items()
-    )
-    return all(place.is_file() and place.read_text().strip() == value for place, value in places)
+    yield command(["sysctl", "--quiet", f"--load={sysctl}"], target.run)
 
 
 def token_actions(target: InstallTarget, group: int) -> Iterator[Action]:
     """Yield the actions that make the token with which nodes join, and that renew it weekly."""
     path = target.local_path(tokens.TOKEN_FILE)
-    key = target.local_path("/etc/condor/passwords.d") / config.KEY
     yield folder(path.parent, mode=tokens.FOLDER_MODE, group=group)
     yield Action(
         f"make the nodes' token, {path}, for {tokens.LIFETIME_DAYS} days",
-        lambda: is_fresh(path, key, group),
         lambda: tokens.write(target.run(tokens.command()).strip(), path),
     )
     program = shutil.which(signing.PROGRAM) or f"/usr/bin/{signing.PROGRAM}"
@@ -232,66 +214,30 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
     return file(target.local_path("/etc/systemd/system") / SUPERVISOR, text)
 
 
-def is_fresh(path: Path, key: Path, group: int) -> bool:
-    """Return whether the token in the file `path` needs no renewal.
-
-    It needs one if it is older than its key or invalid, if it expires within `RENEW_DAYS` days, or
-    if the file's group isn't `group` or its mode isn't `tokens.TOKEN_MODE`.
-    """
-    try:
-        ends = tokens.expiry(path.read_text())
-        made, signer = path.stat(), key.stat()
-    except (OSError, ValueError, PoolError):
-        return False
-    readable = made.st_gid == group and permission_bits(path) == tokens.TOKEN_MODE
-    lasts = ends - datetime.now(UTC) > timedelta(days=RENEW_DAYS)
-    return readable and lasts and made.st_mtime >= signer.st_mtime
-
-
 def services(target: InstallTarget) -> Iterator[Action]:
     """Yield actions that start HTCondor, the token's timer and the supervisor, now and at boot."""
     written = target.local_path("/etc/condor/config.d") / CONFIG_NAME
-    steps: list[tuple[list[str], Callable[[], bool]]] = [
-        (["daemon-reload"], lambda: are_loaded(target)),
-        (["enable", "--now", TIMER], lambda: is_enabled(target, TIMER)),
-        (["enable", SERVICE], lambda: is_enabled(target, SERVICE)),
-        (["restart", SERVICE], lambda: is_running_since(target, written)),
-        (["enable", "--now", SUPERVISOR], lambda: is_enabled(target, SUPERVISOR)),
-    ]
-    for words, is_done in steps:
-        yield command(["systemctl", *words], target.run, is_done=is_done)
-
-
-def is_enabled(target: InstallTarget, unit: str) -> bool:
-    """Return whether systemd starts the unit at boot."""
-    return command_output(target, ["systemctl", "is-enabled", unit]) == "enabled"
-
-
-def are_loaded(target: InstallTarget) -> bool:
-    """Return whether systemd has loaded trialfleet's units in their present form."""
-    units = [TIMER, RENEWAL, SUPERVISOR]
-    asked = ["systemctl", "show", "--property=NeedDaemonReload", "--value", *units]
-    return command_output(target, asked).split() == ["no"] * len(units)
+    yield command(["systemctl", "daemon-reload"], target.run)
+    yield command(["systemctl", "enable", "--now", TIMER], target.run)
+    yield command(["systemctl", "enable", SERVICE], target.run)
+    restart = command(["systemctl", "restart", SERVICE], target.run)
+    yield replace(restart, is_done=lambda: is_running_since(target, written))
+    yield command(["systemctl", "enable", "--now", SUPERVISOR], target.run)
 
 
 def is_running_since(target: InstallTarget, configuration: Path) -> bool:
     """Return whether HTCondor was started after the file `configuration` was written."""
     asked = ["systemctl", "show", SERVICE, "--property=ActiveState,ActiveEnterTimestampMonotonic"]
-    lines = command_output(target, asked).splitlines()
+    try:
+        lines = target.run(asked).splitlines()
+    except PoolError:
+        return False
     answers = dict(line.split("=", 1) for line in lines if "=" in line)
     if answers.get("ActiveState") != "active" or not configuration.is_file():
         return False
     microseconds = int(answers.get("ActiveEnterTimestampMonotonic") or 0)
     started = time.time() - time.monotonic() + microseconds / 1e6
     return started >= configuration.stat().st_mtime
-
-
-def command_output(target: InstallTarget, asked: list[str]) -> str:
-    """Return the output of the command `asked`, or "" if it fails."""
-    try:
-        return target.run(asked).strip()
-    except PoolError:
-        return ""
 
 
 def wait_for_answer(target: InstallTarget) -> None:

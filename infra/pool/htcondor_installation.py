@@ -73,11 +73,6 @@ class Installation:
         return self.release / "sbin"
 
     @property
-    def library(self) -> Path:
-        """The folder of HTCondor's own libraries."""
-        return self.release / "lib" / "condor"
-
-    @property
     def libexec(self) -> Path:
         """The folder of the programs that only HTCondor itself calls."""
         places = [self.release / place for place in LIBEXEC_PLACES]

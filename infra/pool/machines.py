@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from trialfleet.slots import is_data_slot, is_held, runs_job
@@ -16,7 +16,7 @@ OURS = "trialfleet: "  # prefix of the reason of a drain that the manager reques
 ATTRIBUTES = [
     *("Name", "Machine", "SlotType", "State", "Activity", "NumDynamicSlots", "NumDynamicSlotsTime"),
     *("MyCurrentTime", "LastHeardFrom", "Draining", "DrainReason"),
-    *("JobId", "IsDataSlot", "GlobalJobId", "Cpus", "Memory", "GPUs", "TotalGPUs"),
+    *("JobId", "IsDataSlot", "GlobalJobId", "Cpus", "Memory", "GPUs"),
     *("TotalSlotCpus", "TotalSlotMemory", "TotalSlotGPUs", "TrialfleetTrialsPerGpu"),
     *("TrialfleetInstance", "TrialfleetInstanceType", "TrialfleetLifecycle"),
     *("TrialfleetPricePerHour", "TrialfleetGpuHealthy", "TrialfleetGpuReason"),
@@ -25,10 +25,9 @@ ATTRIBUTES = [
 ]
 # Families of EC2's types with NVIDIA GPUs: g5.xlarge, gr6.4xlarge, p4d.24xlarge; g4ad has AMD's.
 _EC2_GPU_TYPE = re.compile(r"(g|gr|p)[0-9](?!ad)")
-LONGEST_PROBE = timedelta(minutes=5)  # of an idle machine; a probe ends within two
 OFFERING_NOTHING = {"Owner", "Drained"}  # states of a slot that takes no jobs
 Ad = Mapping[str, Any]
-State = Literal["well", "probing", "sick", "draining"]
+State = Literal["well", "sick", "draining"]
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -114,7 +113,8 @@ class Machine:
         instance: the id of its EC2 instance. Empty outside of a fleet.
         lifecycle: `spot`, `on-demand` or, outside of a fleet, empty.
         price: USD per hour, or None if unknown.
-        healthy: whether the GPU probe found a GPU for jobs. None without a probe.
+        healthy: whether the GPU probe found a GPU for jobs. None without a probe. A fleet's node is
+            probed before it joins the pool.
         reason: why `healthy` is False, or which of several GPUs failed the probe.
         bandwidth: speed of a copy in the GPU's memory in GB/s, or None if not measured.
         launch_microseconds: time to launch an empty kernel, or None if not measured.
@@ -128,7 +128,6 @@ class Machine:
     slot: str
     total: Resources
     free: Resources
-    has_gpu: bool
     draining: bool
     drain_reason: str
     note: str
@@ -166,34 +165,22 @@ class Machine:
         """True if HTCondor found GPUs, or if the machine is of an EC2 type that has some."""
         return self.total.gpus > 0 or ec2_type_has_gpus(self.instance_type)
 
-    def is_sick(self, now: datetime | None = None) -> bool:
-        """Return whether the GPU probe found no healthy GPU on a machine that should have one.
+    def is_sick(self) -> bool:
+        """Return whether the GPU probe found no healthy GPU on a machine that should have one."""
+        return self.is_gpu_machine and self.healthy is False
 
-        A first probe that takes too long has failed. `now` is by default the present time.
-        """
-        since = self.idle_since if self._awaits_probe else None
-        is_late = since is not None and (now or datetime.now(UTC)) - since >= LONGEST_PROBE
-        return is_late or (self.is_gpu_machine and self.healthy is False)
-
-    def state(self, now: datetime | None = None) -> State:
-        """Return the machine's state; `now` is by default the present time."""
+    def state(self) -> State:
+        """Return the machine's state."""
         if self.draining:
             return "draining"
-        if self.is_sick(now):
-            return "sick"
-        return "probing" if self._awaits_probe else "well"
-
-    @property
-    def _awaits_probe(self) -> bool:
-        """True until the first probe's end, but only in a fleet: others may have no probe."""
-        return self.is_gpu_machine and self.healthy is None and self.instance != ""
+        return "sick" if self.is_sick() else "well"
 
     def explanation(self) -> str:
         """Return why the machine is in its state, or why GPUs get no trials, or an empty text."""
         state = self.state()
         if state == "draining":
             return self.drain_explanation
-        if state in {"sick", "probing"}:
+        if state == "sick":
             return self.probe_text
         return self.note or (self.reason if self.is_gpu_machine else "")
 
@@ -204,9 +191,7 @@ class Machine:
 
     @property
     def probe_text(self) -> str:
-        """Why no GPU trials run on the machine. Use this only if it is sick or probing."""
-        if self.healthy is None:
-            return "its GPU has not been probed yet"
+        """Why no GPU trials run on the machine. Use this only if it is sick."""
         return f"its GPU failed the probe: {self.reason or 'no reason given'}"
 
 
@@ -257,11 +242,11 @@ def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | Non
     whole = [_parse_slot(each) for each in own]
     return Machine(
         name=machine_name(ad),
-        slots=tuple(sorted((*whole, *map(_parse_slot, cut)), key=slot_order)),
+        # slot1_2 comes before slot1_10
+        slots=tuple(sorted((*whole, *map(_parse_slot, cut)), key=lambda s: (len(s.name), s.name))),
         slot=_text(ad, "Name"),
         total=_sum(parse_room(each, "TotalSlot{}") for each in own),
         free=_sum(slot.room for slot in whole if not slot.is_taken),
-        has_gpu=any((number(each, "TotalGPUs") or 0) > 0 for each in ads),
         draining=ad.get("Draining") is True,
         drain_reason=_text(ad, "DrainReason"),
         note=_text(ad, "TrialfleetNote"),
@@ -290,11 +275,6 @@ def _parse_slot(ad: Ad) -> Slot:
         partitionable=ad.get("SlotType") == "Partitionable",
         room=parse_room(ad, "{}"),
     )
-
-
-def slot_order(slot: Slot) -> tuple[int, str]:
-    """Return a sort key for slots, by which `slot1_2` comes before `slot1_10`."""
-    return len(slot.name), slot.name
 
 
 def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:

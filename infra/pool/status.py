@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trialfleet.classads import JobStatus, Universe, from_json
-from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, parse_machines, slot_order
+from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, parse_machines
 from trialfleet.infra.pool.processes import run_captured
 
 PoolState = Literal["up", "down", "failing"]
@@ -70,37 +70,12 @@ class PoolStatus(Queue):
     machines: tuple[Machine, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as a dict of plain data, which may have paths as `Path` objects."""
-        slots = [(machine, slot) for machine in self.machines for slot in machine.slots]
-        slots.sort(key=lambda pair: slot_order(pair[1]))
-        return vars(self) | {
-            "slots": [
-                {
-                    "name": slot.name,
-                    "machine": machine.name,
-                    "state": slot.state,
-                    "activity": slot.activity,
-                    "cpus": slot.room.cpus,
-                    "memory": slot.room.memory_mb,
-                    "gpus": slot.room.gpus,
-                    "partitionable": slot.partitionable,
-                    "has_gpu": machine.has_gpu,
-                }
-                for machine, slot in slots
-            ],
-            "machines": [
-                {
-                    "name": machine.name,
-                    "cpus_in_use": machine.in_use.cpus,
-                    "cpus_free": machine.offered_room.cpus,
-                    "memory_in_use": machine.in_use.memory_mb,
-                    "memory_free": machine.offered_room.memory_mb,
-                    "gpus_in_use": machine.in_use.gpus,
-                    "gpus_free": machine.offered_room.gpus,
-                }
-                for machine in self.machines
-            ],
-        }
+        """Return the status as a dict for JSON: of each machine its resources and its slots."""
+        machines = [
+            {"name": one.name, "in_use": one.in_use, "free": one.offered_room, "slots": one.slots}
+            for one in self.machines
+        ]
+        return vars(self) | {"machines": machines}
 
 
 def daemons_and_machines(

@@ -21,7 +21,6 @@ FILE = "/etc/modprobe.d/trialfleet-nvidia.conf"
 PARAMS = "/proc/driver/nvidia/params"  # options without `NVreg_`, such as CheckPCIConfigSpace: 1
 REBOOTED = f"{HOME}/rebooted-for-driver"
 MODULE = "nvidia"  # the module's name for modprobe and the kernel; its file may have another name
-USERS = ("nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia_uvm")
 PATIENCE = 120  # seconds for a program that calls the driver: a sick GPU may hang it for ever
 DEBIANS = ("contrib", "non-free")  # components of Debian's repositories that the driver needs
 UBUNTU_BRANCHES = ("580-server", "570-server", "550-server", "535-server")
@@ -79,10 +78,6 @@ def install(host: Host) -> None:
     """Install this Linux distribution's NVIDIA driver. Raise StepError on failure."""
     host.say("there is no NVIDIA driver, so the distribution's driver is being installed")
     kernel = os.uname().release
-    if not system_packages.uses_apt(host):
-        system_packages.install(host, "nvidia-release")
-        system_packages.install(host, f"kernel-devel-{kernel}", "nvidia-driver-cuda")
-        return
     with system_packages.fresh_lists(host):
         if system_packages.distribution(host).get("ID") == "ubuntu":
             install_ubuntus(host, kernel)
@@ -119,8 +114,8 @@ def install_ubuntus(host: Host, kernel: str) -> None:
 def set_option(host: Host, module: str) -> str:
     """Set the option that turns off the driver's checks, and return the option's state.
 
-    The option takes effect at once if possible. The state is a text of this module, such as `SET`.
-    `module` is the result of `find_module`.
+    A driver that is loaded already reads the option at the next boot. The state is a text of this
+    module, such as `SET`. `module` is the result of `find_module`.
     """
     found = value(host)
     fresh = host.write(FILE, f"options {module} {OPTION}=0\n")
@@ -128,12 +123,10 @@ def set_option(host: Host, module: str) -> str:
         host.try_run("modprobe", MODULE, seconds=PATIENCE)
     if not re.search(rf"^{OPTION}\b", host.run("modinfo", "-p", module), re.M):
         return NO_LONGER
-    if fresh:
-        update_initramfs(host)
+    if fresh and host.has("update-initramfs"):  # the driver may be loaded from there
+        host.try_run("update-initramfs", "-u")
     if found == 0 and fresh:
         return ALREADY
-    if value(host) != 0:
-        reload(host)
     return SET if value(host) == 0 else STILL
 
 
@@ -142,25 +135,3 @@ def value(host: Host) -> int | None:
     name = OPTION.partition("_")[2]
     found = re.search(rf"^{name}: *(\d+)", host.read(PARAMS), re.M)
     return int(found[1]) if found else None
-
-
-def reload(host: Host) -> None:
-    """Reload the driver, so that it reads its options. A driver that is in use is not reloaded."""
-    loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
-    kept = [name for name in USERS if name in loaded]
-    if host.has("nvidia-persistenced"):
-        host.try_run("systemctl", "stop", "nvidia-persistenced.service")
-    host.try_run("modprobe", "-r", *kept, MODULE, seconds=PATIENCE)
-    host.try_run("modprobe", MODULE, seconds=PATIENCE)
-    if "nvidia_uvm" in kept:  # CUDA needs this module; the others are for screens
-        host.try_run("modprobe", f"{MODULE}-uvm", seconds=PATIENCE)
-    if host.has("nvidia-persistenced"):
-        host.try_run("systemctl", "start", "nvidia-persistenced.service")
-
-
-def update_initramfs(host: Host) -> None:
-    """Add the option to the kernel's initramfs, because the driver may be loaded from there."""
-    if host.has("update-initramfs"):
-        host.try_run("update-initramfs", "-u")
-    elif host.has("dracut"):
-        host.try_run("dracut", "--force")

@@ -23,8 +23,7 @@ def prepare(host: Host, version: str) -> str:
     before = installed_version(host)
     if before == version:
         return "present"
-    source = install_by_apt if system_packages.uses_apt(host) else install_by_dnf
-    came_from = source(host, version)
+    came_from = install(host, version)
     if (found := installed_version(host)) != version:
         raise StepError(
             f"the manager has HTCondor {version}, but this machine has {found}, installed"
@@ -46,7 +45,7 @@ def channel(version: str) -> str:
     return f"{major}.0" if minor == "0" else f"{major}.x"
 
 
-def install_by_apt(host: Host, version: str) -> str:
+def install(host: Host, version: str) -> str:
     """Install HTCondor with apt, and return a text that names the repository it came from.
 
     HTCondor's own repository is used if the machine's repositories fail. Raise StepError if both
@@ -75,16 +74,6 @@ def add_apt_repository(host: Host, version: str) -> None:
     host.write(KEY, download(f"{REPOSITORY}/keys/HTCondor-{channel(version)}-Key"))
     place = f"{REPOSITORY}/{name}/{channel(version)}"
     host.write(SOURCES, f"deb [signed-by={host.place(KEY)}] {place} {release} main\n")
-
-
-def install_by_dnf(host: Host, version: str) -> str:
-    """Install HTCondor on Amazon Linux, and return REPOSITORY. Raise StepError on failure."""
-    system = system_packages.distribution(host)
-    release = f"htcondor-release-current.amzn{system.get('VERSION_ID')}.noarch.rpm"
-    if host.ask("rpm", "-q", "htcondor-release") is None:
-        system_packages.install(host, f"{REPOSITORY}/{channel(version)}/{release}")
-    system_packages.install(host, f"condor-{version}")
-    return REPOSITORY
 
 
 def download(url: str) -> str:

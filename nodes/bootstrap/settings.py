@@ -8,7 +8,6 @@ from typing import Any
 
 from trialfleet.nodes.bootstrap.host import HOME, Host, StepError
 
-SCHEMA = 1
 FILE = f"{HOME}/settings.json"
 
 
@@ -32,21 +31,17 @@ class Settings:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Settings:
-        """Return the settings in `table`. Raise StepError if they are invalid."""
-        if table.get("schema") != SCHEMA:
-            raise StepError(f"{FILE} has the schema {table.get('schema')!r} instead of {SCHEMA}")
+        """Return the settings in `table`, which may have others, too."""
         names = {field.name for field in fields(cls)}
-        if missing := sorted(names - set(table) - {"endpoint_url", "image"}):
-            raise StepError(f"{FILE} lacks the settings {', '.join(missing)}")
         return cls(**{name: table[name] for name in names & set(table)})
 
 
 def read(host: Host) -> Settings:
-    """Return the settings in the file. Raise StepError if the file is missing or invalid."""
+    """Return the settings in the file. Raise StepError if the file is missing.
+
+    The user data writes the file atomically, and is of the same release as this program.
+    """
     text = host.read(FILE)
     if not text:
         raise StepError(f"the file {FILE} is missing: the user data did not write it")
-    try:
-        return Settings.from_table(json.loads(text))
-    except ValueError as error:
-        raise StepError(f"{FILE} is not JSON: {error}") from error
+    return Settings.from_table(json.loads(text))

@@ -1,4 +1,4 @@
-"""Installs packages, by apt on Debian and Ubuntu and by dnf on Amazon Linux."""
+"""Installs packages by apt, on Debian and Ubuntu."""
 
 from __future__ import annotations
 
@@ -28,23 +28,17 @@ def distribution(host: Host) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def uses_apt(host: Host) -> bool:
-    """Return True if the machine has apt, False if it has dnf. Else raise StepError."""
-    if host.has("apt-get"):
-        return True
-    if host.has("dnf"):
-        return False
-    name = distribution(host).get("PRETTY_NAME", "this machine")
-    raise StepError(f"{name} has neither apt-get nor dnf: use Ubuntu, Debian or Amazon Linux")
-
-
 @contextmanager
 def fresh_lists(host: Host) -> Iterator[None]:
     """Update apt's lists of packages for the installations in the `with` block.
 
-    If a repository fails, the error is only logged, because the other repositories may have all
-    needed packages. If an installation then fails, its StepError ends with the logged error.
+    Raise StepError if the machine has no apt. If a repository fails, the error is only logged,
+    because the other repositories may have all needed packages. If an installation then fails, its
+    StepError ends with the logged error.
     """
+    if not host.has("apt-get"):
+        name = distribution(host).get("PRETTY_NAME", "this machine")
+        raise StepError(f"{name} has no apt-get: use an AMI with Debian or Ubuntu")
     earlier = ""
     try:
         _run_apt(host, "-o", "APT::Update::Error-Mode=any", "update")
@@ -70,10 +64,7 @@ def install(host: Host, *packages: str) -> None:
 
     Configuration files that were changed on this machine are not replaced.
     """
-    if uses_apt(host):
-        _run_apt(host, *_KEEP, "install", "--no-install-recommends", *packages)
-    else:
-        host.run("dnf", "install", "-q", "-y", *packages)
+    _run_apt(host, *_KEEP, "install", "--no-install-recommends", *packages)
 
 
 def try_install(host: Host, *packages: str) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 from trialfleet.instance_aws import Imds
-from trialfleet.nodes.bootstrap.host import Host
-from trialfleet.nodes.bootstrap.settings import FILE
+from trialfleet.nodes.bootstrap import settings
+from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.node_agent.htcondor_tools import Condor
 from trialfleet.nodes.node_agent.watch import Agent
 from trialfleet.wall_clock import log_in_utc
@@ -17,13 +16,12 @@ IMDS_TIMEOUT = 2.0  # seconds; the metadata service answers within milliseconds 
 
 
 def main() -> int:
-    """Watch the node until it shuts down. Return 0, or 2 if the settings can't be used."""
+    """Watch the node until it shuts down. Return 0, or 2 if the settings are missing."""
     log_in_utc("agent: %(message)s", sys.stdout)
-    settings = Host().place(FILE)
     try:
-        idle_minutes = float(json.loads(settings.read_text(encoding="utf-8"))["idle_minutes"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        print(f"the settings file {settings} can't be used: {error!r}", file=sys.stderr)
+        idle_minutes = settings.read(Host()).idle_minutes
+    except StepError as error:
+        print(error, file=sys.stderr)
         return 2
     Agent(Imds(timeout=IMDS_TIMEOUT), Condor(), idle_minutes, Host().place(STATE)).run()
     return 0

@@ -200,14 +200,14 @@ def test_a_jobs_disk_usage_is_measured_and_limited_soon(pool: Pool, work: Path) 
 
 def test_a_pool_without_gpus_has_no_slot_with_a_gpu(pool: Pool) -> None:
     (machine,) = pool.status().machines
-    assert not machine.has_gpu
+    assert machine.total.gpus == 0
     assert run(["condor_status", "-const", "HAS_GPU", "-af", "Name"], pool) == ""
 
 
 def test_slots_with_simulated_gpus_run_gpu_jobs(make_pool: MakePool, work: Path) -> None:
     private = make_pool(extra="GPU_DISCOVERY_EXTRA = -extra -simulate:4,2")
     (machine,) = private.up().machines
-    assert (machine.has_gpu, machine.free.gpus) == (True, 2)
+    assert (machine.total.gpus, machine.free.gpus) == (2, 2)
     lines = ["request_gpus = 1", "requirements = HAS_GPU"]
     output = run_job(private, work, "echo $CUDA_VISIBLE_DEVICES", *lines)
     assert output.strip() not in {"", "10000"}

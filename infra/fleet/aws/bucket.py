@@ -1,8 +1,9 @@
 """The fleet's S3 bucket, with the nodes' program, the record of costs and the nodes' boot logs.
 
 If the user names a bucket, it must exist. trialfleet doesn't change its settings, and only uses
-keys that begin with the fleet's prefix. Otherwise trialfleet creates a bucket. It recognises its
-own bucket by the name, because a crash may leave a new bucket without a tag.
+keys that begin with the fleet's prefix. Otherwise trialfleet creates a bucket, which S3 encrypts by
+default. trialfleet recognises its own bucket by the name, because a crash may leave a new bucket
+without a tag.
 """
 
 from __future__ import annotations
@@ -21,17 +22,13 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
-    from types_boto3_s3.type_defs import (
-        PublicAccessBlockConfigurationTypeDef,
-        ServerSideEncryptionConfigurationTypeDef,
-    )
+    from types_boto3_s3.type_defs import PublicAccessBlockConfigurationTypeDef
 
 LOG_DAYS = 30  # days for which a node's log is kept
 MISSING = {"404", "NoSuchBucket", "NotFound"}
 UNSET = {
     "NoSuchTagSet",
     "NoSuchPublicAccessBlockConfiguration",
-    "ServerSideEncryptionConfigurationNotFoundError",
     "NoSuchLifecycleConfiguration",
 }
 _CLOSED: PublicAccessBlockConfigurationTypeDef = {
@@ -39,9 +36,6 @@ _CLOSED: PublicAccessBlockConfigurationTypeDef = {
     "IgnorePublicAcls": True,
     "BlockPublicPolicy": True,
     "RestrictPublicBuckets": True,
-}
-_ENCRYPTED: ServerSideEncryptionConfigurationTypeDef = {
-    "Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
 }
 
 
@@ -221,8 +215,6 @@ def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
         s3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": own})
     if setting(s3.get_public_access_block, "PublicAccessBlockConfiguration") != _CLOSED:
         s3.put_public_access_block(Bucket=name, PublicAccessBlockConfiguration=_CLOSED)
-    if not setting(s3.get_bucket_encryption, "ServerSideEncryptionConfiguration"):
-        s3.put_bucket_encryption(Bucket=name, ServerSideEncryptionConfiguration=_ENCRYPTED)
     if setting(s3.get_bucket_lifecycle_configuration, "Rules") != rules:
         s3.put_bucket_lifecycle_configuration(Bucket=name, LifecycleConfiguration={"Rules": rules})
 

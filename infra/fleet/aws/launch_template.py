@@ -6,7 +6,6 @@ types without EFA from a template that requests one.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import math
@@ -51,7 +50,8 @@ def definition(
     """Return the content of a launch template.
 
     Nodes get the security group with the id `group`, and the instance profile named `profile`.
-    `user_data` must not contain a secret. With `efa` the nodes get an Elastic Fabric Adapter.
+    `user_data` is in base64, and must not contain a secret. With `efa` the nodes get an Elastic
+    Fabric Adapter.
     """
     asked = math.ceil(parse_bytes(fleet.disk) / 2**30)  # disks are sold by the GiB
     disk = {
@@ -63,7 +63,7 @@ def definition(
     wanted: dict[str, Any] = {
         "ImageId": image.id,
         "IamInstanceProfile": {"Name": profile},
-        "UserData": base64.b64encode(user_data.encode()).decode(),
+        "UserData": user_data,
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
             "HttpEndpoint": "enabled",

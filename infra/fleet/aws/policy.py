@@ -4,6 +4,9 @@ IAM can't restrict EC2's resources by name. So the policies require that new EC2
 fleet's tag, and only allow changes to resources with this tag. Network interfaces are an exception,
 because the manager's interface has no tag. `caller_policy` allows changes to all of them in the
 fleet's AWS regions. Resources of IAM, SSM and S3 are restricted by name.
+
+IAM allows at most 6,144 characters. Therefore some actions are patterns, whose star matches nothing
+but the actions that a fleet needs.
 """
 
 from __future__ import annotations
@@ -29,15 +32,14 @@ def _actions(service: str, *names: str) -> list[str]:
 # IAM's names of the API calls that a fleet needs; for S3 they differ from the calls' own names.
 # AWS can't restrict these, which only read, to certain resources.
 LOOK = [
-    *_actions("ec2", "DescribeImages", "DescribeInstances", "DescribeInstanceTypeOfferings"),
-    *_actions("ec2", "DescribeInstanceTypes", "DescribeLaunchTemplates"),
-    *_actions("ec2", "DescribeLaunchTemplateVersions", "DescribeNetworkInterfaces"),
+    *_actions("ec2", "DescribeImages", "DescribeInstances", "DescribeInstanceType*"),
+    *_actions("ec2", "DescribeLaunchTemplate*", "DescribeNetworkInterfaces"),
     *_actions("ec2", "DescribePlacementGroups", "DescribeSecurityGroupRules"),
     *_actions("ec2", "DescribeSecurityGroups", "DescribeSpotPriceHistory", "DescribeSubnets"),
     *("pricing:GetProducts", "servicequotas:GetServiceQuota", "ssm:DescribeParameters"),
 ]
-RULES = _actions("ec2", "AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress")
-EFA_RULES = _actions("ec2", "AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress")
+RULES = "ec2:*SecurityGroupIngress"  # Authorize, Revoke
+EFA_RULES = "ec2:*SecurityGroupEgress"
 LAUNCH = ["CreateFleet", "RunInstances"]  # EC2 Fleet calls RunInstances in the caller's name
 LAUNCH_ACTIONS = _actions("ec2", *LAUNCH)
 OWN = [
@@ -54,49 +56,19 @@ IDENTITY = [
 READS = ("iam:Get", "iam:List")
 DELETE_BUCKET = "s3:DeleteBucket"
 BUCKET = [
-    *_actions("s3", "CreateBucket", "GetBucketPublicAccessBlock", "GetBucketTagging"),
-    *_actions("s3", "GetEncryptionConfiguration", "GetLifecycleConfiguration"),
-    *_actions("s3", "PutBucketPublicAccessBlock", "PutBucketTagging", "PutEncryptionConfiguration"),
-    *("s3:PutLifecycleConfiguration", DELETE_BUCKET),
+    *_actions("s3", "CreateBucket", "*BucketPublicAccessBlock", "*BucketTagging"),  # Get, Put
+    *("s3:*LifecycleConfiguration", DELETE_BUCKET),
 ]
 OBJECTS = _actions("s3", "DeleteObject", "GetObject", "PutObject")
-PARAMETER = _actions("ssm", "AddTagsToResource", "DeleteParameter", "GetParameter", "PutParameter")
+PARAMETER = _actions("ssm", "AddTagsToResource", "*Parameter")  # Delete, Get, Put
 
 START_SHELL = "ssm:StartSession"
-OWN_SHELLS = ["ssm:ResumeSession", "ssm:TerminateSession", "ssmmessages:OpenDataChannel"]
+OWN_SHELLS = ["ssm:*Session", "ssmmessages:OpenDataChannel"]  # Resume, Start, Terminate
 SSM_AGENT = [
     "ssm:UpdateInstanceInformation",
     *_actions("ssmmessages", "CreateControlChannel", "CreateDataChannel"),
     *_actions("ssmmessages", "OpenControlChannel", "OpenDataChannel"),
 ]
-
-# Patterns that shorten a printed policy: in names of actions the star matches only these words.
-_STARS = {
-    "ec2:DescribeInstanceType*": ("Offerings", "s"),
-    "ec2:DescribeLaunchTemplate*": ("s", "Versions"),
-    "ec2:*SecurityGroupEgress": ("Authorize", "Revoke"),
-    "ec2:*SecurityGroupIngress": ("Authorize", "Revoke"),
-    "s3:*BucketPublicAccessBlock": ("Get", "Put"),
-    "s3:*BucketTagging": ("Get", "Put"),
-    "s3:*EncryptionConfiguration": ("Get", "Put"),
-    "s3:*LifecycleConfiguration": ("Get", "Put"),
-    "ssm:*Parameter": ("Delete", "Get", "Put"),
-    "ssm:*Session": ("Resume", "Start", "Terminate"),
-}
-PATTERNS = {
-    pattern: [pattern.replace("*", word) for word in words] for pattern, words in _STARS.items()
-}
-
-
-def shorten_policy(document: Document) -> Document:
-    """Return an equivalent, shorter policy, because IAM allows at most 6,144 characters."""
-    statements = [dict(one) for one in document["Statement"]]
-    for one in statements:
-        for pattern, actions in PATTERNS.items():
-            if set(actions) <= set(one["Action"]):
-                kept = [action for action in one["Action"] if action not in actions]
-                one["Action"] = [*kept, pattern]
-    return {**document, "Statement": statements}
 
 
 def caller_policy(fleet: Fleet, account: str) -> Document:
@@ -250,7 +222,7 @@ def _untagged_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = arns.ec2("network-interface", "spot-instances-request", *subnets, *keys)
-    rules = ["ec2:CreateSecurityGroup", *RULES, *(EFA_RULES if fleet.efa else [])]
+    rules = ["ec2:CreateSecurityGroup", RULES, *([EFA_RULES] if fleet.efa else [])]
     # The manager's instance, its network interface, and the interface's other groups.
     manager = arns.ec2("instance", "network-interface", "security-group")
     join, here = ["ec2:ModifyNetworkInterfaceAttribute"], {"aws:RequestedRegion": fleet.aws_regions}
@@ -267,7 +239,7 @@ def _own_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
     # If the fleet had gangs before, it may still have a placement group that must be removed.
     own = arns.ec2("instance", "launch-template", "placement-group", "security-group")
     shells = [START_SHELL] if fleet.ssm else []
-    actions = [*OWN, *RULES, *(EFA_RULES if fleet.efa else []), *shells]
+    actions = [*OWN, RULES, *([EFA_RULES] if fleet.efa else []), *shells]
     return [
         _allow("Own", actions, own, StringEquals=its),
         _allow("Lease", ["ec2:CreateTags"], arns.ec2("instance"), StringEquals=its, **lease),
@@ -306,7 +278,7 @@ def _secrets_and_shells(fleet: Fleet, arns: _Arns) -> list[Document]:
     return [
         _allow("Token", PARAMETER, [arns.token]),
         *([_allow("Image", ["ssm:GetParameter"], images)] if images else []),
-        *([_allow("Shell", [START_SHELL, *OWN_SHELLS], resources)] if fleet.ssm else []),
+        *([_allow("Shell", OWN_SHELLS, resources)] if fleet.ssm else []),
     ]
 
 

@@ -139,7 +139,7 @@ def _on_demand_prices(
                 f"({join_names(sorted(unknown), MOST_NAMED)}): {error}"
             )
         known = prices.table().get(aws_region, {})
-    return {name: known[name].usd for name in wanted & known.keys()}
+    return {name: known[name] for name in wanted & known.keys()}
 
 
 def _objection(offer: Candidate, fleet: Fleet) -> str | None:

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import platformdirs
-from pydantic import TypeAdapter
 
 from trialfleet.errors import FleetError, InputError
 from trialfleet.files import read_json, read_record, write_json
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import AwsRegion, TypeName
-from trialfleet.sections import Positive, Section
+from trialfleet.sections import Positive
 
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import SpotPriceTypeDef
@@ -39,15 +38,7 @@ PLAIN = {
 }
 
 
-class Price(Section):
-    """The on-demand price of an instance type in USD per hour, and the day of this price."""
-
-    usd: Positive
-    date: str
-
-
-Table = dict[AwsRegion, dict[TypeName, Price]]
-_TABLE = TypeAdapter(Table)
+Table = dict[AwsRegion, dict[TypeName, Positive]]  # USD per hour
 
 
 def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[str, str], float]:
@@ -71,11 +62,10 @@ def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[s
 
 def table() -> Table:
     """Return the on-demand prices, by AWS region and type. InputError if the cache is damaged."""
-    shipped, refreshed = _read_shipped(), _read_refreshed()
-    return {
-        aws_region: shipped.get(aws_region, {}) | refreshed.get(aws_region, {})
-        for aws_region in sorted({*shipped, *refreshed})
-    }
+    found = _read_refreshed()
+    for aws_region, known in read_json(SHIPPED)["regions"].items():
+        found[aws_region] = known["prices"] | found.get(aws_region, {})
+    return found
 
 
 def why_unavailable(aws_region: str) -> str:
@@ -86,7 +76,7 @@ def why_unavailable(aws_region: str) -> str:
     """
     if names.partition(aws_region) == "aws":
         return ""
-    example = f'{{"{aws_region}": {{"g5.xlarge": {{"usd": 1.5, "date": "2026-01-31"}}}}}}'
+    example = f'{{"{aws_region}": {{"g5.xlarge": 1.5}}}}'
     return (
         f"AWS has no on-demand prices in USD for accounts with {aws_region}: trialfleet uses the "
         f"prices in its own table. To set other prices, write them to {cache_file()} as {example}"
@@ -98,15 +88,14 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
 
     Other prices in the cache stay. OSError if the cache can't be written.
     """
-    kept, today, wanted = _read_refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
+    kept, wanted = _read_refreshed(), sorted(set(types))
     for aws_region in aws_regions:
         asked = {name: ask(aws, aws_region, name) for name in wanted}
-        new = {name: Price(usd=usd, date=today) for name, usd in asked.items() if usd is not None}
-        known = kept.get(aws_region, {}) | new
-        kept[aws_region] = {name: known[name] for name in sorted(known)}
+        new = {name: usd for name, usd in asked.items() if usd is not None}
+        kept[aws_region] = kept.get(aws_region, {}) | new
     path = cache_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, _TABLE.dump_python({name: kept[name] for name in sorted(kept)}))
+    write_json(path, kept)
     return path
 
 
@@ -135,21 +124,10 @@ def cache_file() -> Path:
     return platformdirs.user_cache_path("trialfleet") / "on-demand-prices.json"
 
 
-def _read_shipped() -> Table:
-    return {
-        aws_region: {
-            name: Price(usd=usd, date=known["date"]) for name, usd in known["prices"].items()
-        }
-        for aws_region, known in read_json(SHIPPED)["regions"].items()
-    }
-
-
 def _read_refreshed() -> Table:
     """Return the prices in the user's cache. InputError if its file is invalid."""
-    if not cache_file().exists():
-        return {}
     try:
-        return _TABLE.validate_python(read_record(cache_file(), shape=Table))
+        return read_record(cache_file(), shape=Table, if_missing={})
     except InputError as error:
         raise InputError(f"{error}; correct the file or delete it") from None
 

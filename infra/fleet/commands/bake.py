@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import textwrap
 from typing import Any
 
-from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import bucket, images
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.lifecycle import up
@@ -16,7 +13,6 @@ from trialfleet.infra.fleet.nodes import user_data
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
-COMPONENT_LIMIT = 16_000  # characters that Image Builder takes as a component's data
 BUILD_MINUTES = 120  # after this time a machine ends itself, unless an image was made
 
 
@@ -40,7 +36,7 @@ def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
 def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str) -> dict[str, Any]:
     """Return the arguments of each call to EC2 Image Builder, by the call's name.
 
-    FleetError if the image's recipe is too long.
+    Image Builder takes 16,000 characters as a component's data. The script has about 10,000.
     """
     name = names.resource_name(fleet.full_name)
     # A document for Image Builder: one phase, which runs the program.
@@ -50,12 +46,6 @@ def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str)
         "          commands:\n            - |\n"
         + textwrap.indent(_bake_script(aws, fleet, inputs), " " * 14)
     )
-    if len(data) > COMPONENT_LIMIT:
-        raise FleetError(
-            f"the recipe has {len(data)} characters, but Image Builder takes at most "
-            f"{COMPONENT_LIMIT}: "
-            "use the script (`--format script`)"
-        )
     owner = f"arn:{names.partition(fleet.home)}:imagebuilder:{fleet.home}:{aws.account(fleet.home)}"
     return {
         "create-component": {
@@ -86,8 +76,7 @@ def _bake_script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
     """Return shell lines that run the nodes' user data, to prepare a machine for an image."""
     settings = up.node_settings(fleet, inputs, bucket.fleet_bucket(fleet, aws.account(fleet.home)))
     text = user_data.render({**settings, "run": "", "image": True, "boot_minutes": BUILD_MINUTES})
-    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-    lines = "\n".join(textwrap.wrap(packed, 100))
+    lines = "\n".join(textwrap.wrap(user_data.pack(text), 100))
     return (
         "base64 --decode <<'END' | gunzip > /root/trialfleet-image.py\n"
         f"{lines}\nEND\n"

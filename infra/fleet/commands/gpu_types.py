@@ -25,7 +25,6 @@ class GpuType:
         spot: USD per hour in `zone`, the cheapest zone, or None if AWS lists no spot price.
         aws_regions: the requested AWS regions that offer the type or, without AWS credentials, that
             have a known price.
-        others: the requested AWS regions that don't offer the type. Without AWS credentials, none.
     """
 
     name: str
@@ -34,7 +33,6 @@ class GpuType:
     spot: float | None
     zone: str
     aws_regions: Sequence[str]
-    others: Sequence[str]
 
     @property
     def price_per_gpu(self) -> float:
@@ -73,23 +71,25 @@ def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) 
     kinds = {kind.name: kind for types in by_region.values() for kind in types}
     allowed = fleet.zones if fleet else []
     zones = {at: instance_types.zones(aws, at, kinds, allowed) for at in aws_regions}
-    spot = {
-        (at, zone): price
-        for region in aws_regions
-        for (at, zone), price in prices.spot_prices(aws, region, kinds).items()
-        if zone in zones[region].get(at, ())
-    }
-    on_demand = prices.table()
-    found = [
-        _row(
-            kind.name,
-            kind,
-            {at: on_demand.get(at, {}) for at in aws_regions if zones[at].get(kind.name)},
-            {zone: price for (name, zone), price in spot.items() if name == kind.name},
-            [at for at in aws_regions if not zones[at].get(kind.name)],
+    spot: dict[str, dict[str, float]] = {name: {} for name in kinds}  # by type and zone
+    for aws_region in aws_regions:
+        for (name, zone), price in prices.spot_prices(aws, aws_region, kinds).items():
+            if zone in zones[aws_region][name]:
+                spot[name][zone] = price
+    known, found = prices.table(), []
+    for name, kind in kinds.items():
+        offered = [at for at in aws_regions if zones[at][name]]
+        zone = min(spot[name], key=lambda at: (spot[name][at], at), default="")
+        found.append(
+            GpuType(
+                name=name,
+                type=kind,
+                on_demand=_on_demand(known, name, offered),
+                spot=spot[name].get(zone),
+                zone=zone,
+                aws_regions=offered,
+            )
         )
-        for kind in kinds.values()
-    ]
     return GpuTypes(types=_sort_by_price(found))
 
 
@@ -107,19 +107,13 @@ def _types(
 
 
 def _read_price_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:
-    known = {at: prices.table().get(at, {}) for at in aws_regions}
-    listed = set(fleet.instance_types) if fleet else set()
-    names = sorted({name for its in known.values() for name in its if not listed or name in listed})
-    found = [
-        _row(
-            name,
-            None,
-            {at: its for at, its in known.items() if name in its},
-            {},
-            [],  # a missing price in the table doesn't mean that the type isn't offered
-        )
-        for name in names
-    ]
+    known, listed = prices.table(), set(fleet.instance_types) if fleet else set()
+    names = {name for at in aws_regions for name in known.get(at, ())}
+    found = []
+    for name in names & listed if listed else names:
+        usd = _on_demand(known, name, aws_regions)
+        one = GpuType(name=name, type=None, on_demand=usd, spot=None, zone="", aws_regions=[*usd])
+        found.append(one)
     needs = "" if fleet is None or listed else "; the fleet's `needs:` is not applied"
     note = (
         "there are no AWS credentials here: names and on-demand prices come from the table that "
@@ -129,23 +123,8 @@ def _read_price_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTyp
     return GpuTypes(types=_sort_by_price(found), note=note)
 
 
-def _row(
-    name: str,
-    kind: InstanceType | None,
-    on_demand: Mapping[str, Mapping[str, prices.Price]],
-    spot: Mapping[str, float],
-    others: Sequence[str],
-) -> GpuType:
-    zone = min(spot, key=lambda at: (spot[at], at), default="")
-    return GpuType(
-        name=name,
-        type=kind,
-        on_demand={at: its[name].usd for at, its in on_demand.items() if name in its},
-        spot=spot.get(zone),
-        zone=zone,
-        aws_regions=list(on_demand),
-        others=others,
-    )
+def _on_demand(known: prices.Table, name: str, aws_regions: Sequence[str]) -> dict[str, float]:
+    return {at: known[at][name] for at in aws_regions if name in known.get(at, ())}
 
 
 def _sort_by_price(found: Sequence[GpuType]) -> list[GpuType]:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from trialfleet.errors import FleetError, TrialfleetError
 from trialfleet.infra.fleet.aws import bucket, identity, launch_template, network, tags, token_store
 from trialfleet.infra.fleet.aws.clients import (
     DENIED,
     Aws,
+    asking,
     error_code,
-    explain_error,
     lacks_policy,
 )
 from trialfleet.infra.fleet.aws.launch_template import Template
@@ -145,12 +145,10 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
 
 
 def _run_probe(check: str, probe: Callable[[], Any]) -> Finding:
-    refusal: BaseException | None
     try:
-        probe()
-    except ClientError as error:
-        refusal, reason = error, f"{check}: {explain_error(error)}"
-    except (BotoCoreError, TrialfleetError) as error:
+        with asking(check):
+            probe()
+    except TrialfleetError as error:
         refusal, reason = error.__cause__, str(error)
     else:
         return Finding(check=check, ok=True, found="granted")

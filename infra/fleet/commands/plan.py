@@ -128,8 +128,7 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
 
 def policies(fleet: Fleet, account: str) -> dict[str, Any]:
     """Return the IAM policies of the fleet, by their names in POLICIES."""
-    found = {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
-    return {name: policy.shorten_policy(document) for name, document in found.items()}
+    return {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
 
 
 def _on_demand_prices(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
@@ -137,7 +136,7 @@ def _on_demand_prices(candidates: Sequence[Candidate]) -> dict[str, dict[str, fl
     found: dict[str, dict[str, float]] = {}
     for aws_region, name in types:
         if price := known.get(aws_region, {}).get(name):
-            found.setdefault(aws_region, {})[name] = price.usd
+            found.setdefault(aws_region, {})[name] = price
     return found
 
 

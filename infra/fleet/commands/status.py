@@ -21,17 +21,12 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
 
-# asked: AWS starts it · booted: it runs but is not in the pool · probing: it is in the pool, but
-# the first probe of its GPU has not ended · joined: it takes trials
-Stage = Literal["asked", "booted", "probing", "joined", "sick", "draining", "ending", "ended"]
+# asked: AWS starts it · booted: it runs but is not in the pool · joined: it takes trials
+Stage = Literal["asked", "booted", "joined", "sick", "draining", "ending", "ended"]
 _ENDS = {
     "Client.UserInitiatedShutdown": "somebody terminated it",
     "Client.InstanceInitiatedShutdown": "it switched itself off",
 }
-_OF_INSTANCE = (
-    *("aws_region", "zone", "type", "lifecycle", "state", "price", "launched", "expires"),
-    *("address", "run", "ended"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +55,14 @@ class NodeStatus:
             return "ended" if self.instance.state == "terminated" else "ending"
         if self.instance.state != "running" or self.machine is None:
             return "asked" if self.instance.state == "pending" else "booted"
-        state = self.machine.state(self.at)
+        state = self.machine.state()
         return "joined" if state == "well" else state
 
     @property
     def reason(self) -> str:
         """The reason why the node, or some of its GPUs, takes no trials; empty if they do."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
-        if self.machine is not None and stage in {"draining", "sick", "probing", "joined"}:
+        if self.machine is not None and stage in {"draining", "sick", "joined"}:
             why = self.machine.explanation()
             return f"draining: {why or 'no reason given'}" if stage == "draining" else why
         if stage == "asked":
@@ -96,7 +91,7 @@ class NodeStatus:
     @property
     def age_minutes(self) -> float:
         """Minutes since the node's launch."""
-        return _minutes(self.instance.launched, self.at)
+        return (self.at - self.instance.launched) / timedelta(minutes=1)
 
     @property
     def is_late(self) -> bool:
@@ -109,24 +104,15 @@ class NodeStatus:
         return self.machine.total.gpus // self.machine.shares if self.machine else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as JSON data."""
-        instance, machine = self.instance, self.machine
-        idle_since = machine.idle_since if machine else None
+        """Return the status for JSON: `instance` as AWS sees it, `machine` as the pool sees it."""
         return {
-            "instance": instance.id,
-            **{name: getattr(instance, name) for name in _OF_INSTANCE},
+            "instance": self.instance,
             "stage": self.stage,
             "why": self.reason,
             "age_minutes": self.age_minutes,
             "cost": self.cost,
             "gpus": self.gpus,
-            "gpu": machine.gpu if machine else "",
-            "bandwidth": machine.bandwidth if machine else None,
-            "launch_microseconds": machine.launch_microseconds if machine else None,
-            "driver_option": machine.driver_option if machine else "",
-            "trials": machine.trials if machine else (),
-            "idle_minutes": _minutes(idle_since, self.at) if idle_since else None,
-            "machine": machine.name if machine else "",
+            "machine": self.machine,
         }
 
 
@@ -140,7 +126,6 @@ class FleetStatus:
         price_per_hour: USD per hour of all living nodes.
         spent: USD of all nodes since `since`, including ended ones.
         since: when the run began. If None, `spent` has all costs in the fleet's record.
-        unpriced: number of these nodes with an unknown price, which count as 0 in `spent`.
         silent: the errors of AWS regions that did not list their nodes, by region. Nodes there are
             missing in `nodes`.
         notices: what else could not be read, such as an unreachable pool, and why the autoscaler
@@ -155,7 +140,6 @@ class FleetStatus:
     price_per_hour: float
     spent: float
     since: datetime | None
-    unpriced: int
     hour_cap: float | None
     run_cap: float | None
     min_nodes: int
@@ -167,9 +151,7 @@ class FleetStatus:
         """Return whether each node in `ids` accepts trials, is sick or late, or leaves or ended."""
 
         def is_settled(node: NodeStatus) -> bool:
-            if node.stage in {"asked", "booted"}:
-                return node.is_late
-            return node.stage != "probing"
+            return node.stage not in {"asked", "booted"} or node.is_late
 
         return ids <= {node.instance.id for node in self.nodes if is_settled(node)}
 
@@ -223,10 +205,6 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
         price_per_hour=sum(i.price or 0.0 for i in instances if i.is_alive),
         spent=record.cost(now, since),
         since=since,
-        unpriced=sum(
-            lifetime.price is None and (since is None or lifetime.end_time(now) > since)
-            for lifetime in record.lifetimes.values()
-        ),
         hour_cap=fleet.price_cap.hour,
         run_cap=fleet.price_cap.run,
         min_nodes=fleet.nodes.min,
@@ -255,7 +233,3 @@ def _read_pool(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:
         return pool_demand.read_pool(fleet.full_name, run), ""
     except PoolError as error:
         return None, f"the pool can't be asked, so it is unknown which nodes are in it: {error}"
-
-
-def _minutes(since: datetime, now: datetime) -> float:
-    return (now - since) / timedelta(minutes=1)

@@ -113,7 +113,7 @@ def prepare(
     bucket.put(aws, fleet, bucket_name, settings["bundle"], inputs.bundle.data)
     progress("the pool's token")
     token_store.ensure(aws, fleet, inputs.token)
-    script = user_data.render(settings | {"run": run})
+    script = user_data.pack(user_data.render(settings | {"run": run}))
     progress("the nodes' role and instance profile")
     trust = policy.node_trust(fleet)
     profile = identity.ensure(aws, fleet, policy.node_policy(fleet, account), trust)
@@ -213,7 +213,6 @@ def check_count(fleet: Fleet, count: int | None) -> int:
 def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[str, Any]:
     """Return the settings for nodes' user data, without secrets and without the run's name."""
     return {
-        "schema": 1,
         "fleet": fleet.full_name,
         "home": fleet.home,
         "bucket": bucket_name,

@@ -150,13 +150,11 @@ class Ledger:
     def add_machines(self, pool: Iterable[Machine], now: datetime) -> Ledger:
         """Return the record, updated with what the pool knows of the fleet's machines."""
         new = {
-            node.instance: known
+            node.instance: _add_machine(self.lifetimes[node.instance], node, now)
             for node in pool
             if node.instance in self.lifetimes
-            and (known := _add_machine(self.lifetimes[node.instance], node, now))
-            != self.lifetimes[node.instance]
         }
-        return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
+        return replace(self, lifetimes={**self.lifetimes, **new})
 
     def history(self, now: datetime) -> History:
         """Return the node hours and interruptions of each capacity pool, and the nodes' speeds."""
@@ -172,9 +170,9 @@ class Ledger:
         new = {
             name: replace(life, why=whys[name])
             for name, life in self.lifetimes.items()
-            if name in whys and whys[name] != life.why and not (life.ended and life.why)
+            if name in whys and not (life.ended and life.why)
         }
-        return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
+        return replace(self, lifetimes={**self.lifetimes, **new})
 
     def alive_since(self, moment: datetime) -> Mapping[str, Lifetime]:
         """Return the instances that lived at this moment or later, by id."""
@@ -252,8 +250,7 @@ def _add_machine(life: Lifetime, node: Machine, now: datetime) -> Lifetime:
 
 
 def _end_lifetime(lifetime: Lifetime, now: datetime) -> Lifetime:
-    end = max(lifetime.end_time(now), lifetime.launched)
-    return lifetime if lifetime.ended == end else replace(lifetime, ended=end)
+    return replace(lifetime, ended=max(lifetime.end_time(now), lifetime.launched))
 
 
 def parse(value: Any) -> Ledger:

@@ -45,8 +45,7 @@ class UnfitNodes:
     """Pauses launches after several nodes in a row that were never fit for a trial.
 
     A node is unfit if it did not join in time. A node that ended before it joined is unfit too,
-    unless the autoscaler or a person ended it. If trials need GPUs, a node is also unfit until it
-    has passed the GPU probe.
+    unless the autoscaler or a person ended it. A node whose GPU failed the probe is also unfit.
     """
 
     def __init__(self) -> None:

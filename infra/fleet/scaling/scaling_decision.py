@@ -22,11 +22,11 @@ from trialfleet.infra.pool.machines import OURS, Machine, Resources
 SILENT_MINUTES = 5.0  # a node that the pool has not seen for this time counts as lost
 MATCH_MINUTES = 5.0  # trials that waited this long don't match a node that was free this long
 Phase = Literal[
-    "coming",  # launched; not yet in the pool, or its GPU is being probed for the first time
+    "coming",  # launched; not yet in the pool
     "late",  # … for longer than a boot may take
     "silent",  # was in the pool; not seen for a short while
     "lost",  # … for longer than SILENT_MINUTES; or stopped by somebody
-    "sick",  # in the pool; its GPU failed the probe or has no result, so trials don't run there
+    "sick",  # in the pool; its GPU failed the probe, so trials don't run there
     "draining",  # takes no more trials; some may still be leaving
     "withdrawn",  # … and is empty: drained by its agent or a person, who may want to inspect it
     "drained",  # … and is empty: drained by the manager, or long ago
@@ -181,8 +181,7 @@ def _phase_in_pool(node: Machine, limits: Limits, now: datetime) -> Phase:
     if node.draining:
         long_ago = _minutes(node.idle_since, now) >= limits.idle_minutes
         return "drained" if long_ago or node.drain_reason.startswith(OURS) else "withdrawn"
-    phases: dict[str, Phase] = {"probing": "coming", "sick": "sick"}
-    return phases.get(node.state(now), "idle")
+    return "sick" if node.is_sick() else "idle"
 
 
 class _Fleet:
@@ -212,7 +211,7 @@ class _Fleet:
         return {
             node.id: node.machine.free if node.machine else node.room
             for node in usable
-            if node.machine is None or not node.machine.is_sick(self.now)
+            if node.machine is None or not node.machine.is_sick()
         }
 
     def release_order(self) -> list[Node]:

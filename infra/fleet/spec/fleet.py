@@ -34,7 +34,8 @@ _ZONE = _AWS_REGION + r"(-[a-z0-9-]+)?[a-z]"
 _TYPE = r"[a-z0-9-]+\.[a-z0-9-]+"
 _AMI = r"(ami-[0-9a-f]{8,17}|ssm:/[A-Za-z0-9_./{}-]+)"
 _SUBNET = r"subnet-[0-9a-f]{8,17}"
-_HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
+_PORT = r"6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3}"
+_HOST = rf"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:({_PORT}))?"
 _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _RESERVED_PREFIXES = ("trialfleet:", "aws:")
 
@@ -61,7 +62,10 @@ TypeName = Annotated[str, Pattern(_TYPE, "an instance type such as g5.xlarge")]
 Ami = Annotated[str, Pattern(_AMI, "ami-…, or ssm:/the/path/of/a/parameter that contains an ami-…")]
 Subnet = Annotated[str, Pattern(_SUBNET, "a subnet such as subnet-0123456789abcdef0")]
 Host = Annotated[
-    str, Pattern(_HOST, "a host name or address, followed by :PORT unless the port is 9618")
+    str,
+    Pattern(
+        _HOST, "a host name or address, followed by :PORT (1 to 65535) unless the port is 9618"
+    ),
 ]
 Bucket = Annotated[str, Pattern(_BUCKET, "the name of an S3 bucket")]
 

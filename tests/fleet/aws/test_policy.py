@@ -23,7 +23,7 @@ from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.commands import boot_log as boot_words
 from trialfleet.infra.fleet.commands import doctor
-from trialfleet.infra.fleet.commands.plan import POLICIES, policies
+from trialfleet.infra.fleet.commands.plan import policies
 from trialfleet.infra.fleet.instances import inventory, node_lease
 from trialfleet.infra.fleet.lifecycle import reap, up
 from trialfleet.infra.fleet.lifecycle.down import down
@@ -34,8 +34,32 @@ MOST_CHARACTERS = 6_144  # of a managed policy, without white space
 MINE = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, nodes={"max": 2})
 
 
+MEANT = {  # the patterns among the actions, and all that they must allow
+    pattern: [pattern.replace("*", word) for word in words]
+    for pattern, words in {
+        "ec2:DescribeInstanceType*": ("Offerings", "s"),
+        "ec2:DescribeLaunchTemplate*": ("s", "Versions"),
+        policy.EFA_RULES: ("Authorize", "Revoke"),
+        policy.RULES: ("Authorize", "Revoke"),
+        "s3:*BucketPublicAccessBlock": ("Get", "Put"),
+        "s3:*BucketTagging": ("Get", "Put"),
+        "s3:*LifecycleConfiguration": ("Get", "Put"),
+        "ssm:*Parameter": ("Delete", "Get", "Put"),
+        "ssm:*Session": ("Resume", "Start", "Terminate"),
+    }.items()
+}
+
+
 def policy_of(fleet: Fleet = MINE) -> dict[str, Any]:
     return policy.caller_policy(fleet, ACCOUNT)
+
+
+def exact(actions: list[str]) -> list[str]:
+    return list(chain.from_iterable(MEANT.get(action, [action]) for action in actions))
+
+
+def allowed_actions(document: dict[str, Any]) -> set[str]:
+    return {action for one in document["Statement"] for action in exact(one["Action"])}
 
 
 def statement(called: str, fleet: Fleet = MINE) -> dict[str, Any]:
@@ -45,7 +69,9 @@ def statement(called: str, fleet: Fleet = MINE) -> dict[str, Any]:
 def without(action: str) -> dict[str, Any]:
     document = policy_of()
     for one in document["Statement"]:
-        one["Action"] = [known for known in one["Action"] if known != action] or ["none:Such"]
+        one["Action"] = [known for known in exact(one["Action"]) if known != action] or [
+            "none:Such"
+        ]
     return document
 
 
@@ -54,7 +80,8 @@ def grants(document: dict[str, Any], action: str, arn: str) -> list[dict[str, An
     return [
         one
         for one in document["Statement"]
-        if action in one["Action"] and any(fnmatch.fnmatchcase(arn, r) for r in one["Resource"])
+        if action in exact(one["Action"])
+        and any(fnmatch.fnmatchcase(arn, r) for r in one["Resource"])
     ]
 
 
@@ -141,10 +168,8 @@ def test_the_daily_policy_does_not_allow_deletion_of_the_bucket(cloud: Account) 
 def test_the_daily_policy_allows_changes_only_to_the_fleets_resources(kind: str) -> None:
     document = policy.daily_policy(MINE, ACCOUNT)
     arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:{kind}/x-1"
-    actions = {one for each in document["Statement"] for one in each["Action"]}
-    changes = {
-        one for one in actions if re.match("ec2:(?!Describe|Get|RunInstances|CreateFleet)", one)
-    }
+    changing = "ec2:(?!Describe|Get|RunInstances|CreateFleet)"
+    changes = {one for one in allowed_actions(document) if re.match(changing, one)}
     for action in changes:  # launched resources have their own statement, and no tag yet
         for one in grants(document, action, arn):
             conditions = json.dumps(one.get("Condition", {}))
@@ -187,8 +212,7 @@ def test_the_callers_policy_names_what_is_called_and_nothing_else(cloud: Account
     assert raised_watched_and_removed(cloud.aws, own) == []
     assert home.describe_security_groups()["SecurityGroups"]
     called = {action for call in cloud.faults.calls for action in IAM_NAMES.get(call, [call])}
-    allowed = {action for one in policy_of()["Statement"] for action in one["Action"]}
-    assert called | UNCALLED == allowed
+    assert called | UNCALLED == allowed_actions(policy_of())
 
 
 GANGS = moto_account.fleet(instance_types=["g5.8xlarge"], gangs={}, nodes={"max": 2})
@@ -200,7 +224,7 @@ GANGS_CALL = {
 
 def test_gangs_add_permissions_for_their_own_resources_only(cloud: Account) -> None:
     def granted(fleet: Fleet) -> set[str]:
-        return {action for one in policy_of(fleet)["Statement"] for action in one["Action"]}
+        return allowed_actions(policy_of(fleet))
 
     without_gangs = GANGS.model_copy(update={"gangs": None})
     assert granted(GANGS) - granted(without_gangs) == GANGS_CALL
@@ -245,13 +269,11 @@ UNCALLED = {  # checked by IAM with another call, or never required by moto
 IAM_NAMES = {
     "pricing:GetProducts": ["pricing:GetProducts"],
     "s3:DeleteObjects": ["s3:DeleteObject"],
-    "s3:GetBucketEncryption": ["s3:GetEncryptionConfiguration"],
     "s3:GetBucketLifecycleConfiguration": ["s3:GetLifecycleConfiguration"],
     "s3:GetPublicAccessBlock": ["s3:GetBucketPublicAccessBlock"],
     "s3:HeadBucket": ["s3:ListBucket"],
     "s3:HeadObject": ["s3:GetObject"],
     "s3:ListObjectsV2": ["s3:ListBucket"],
-    "s3:PutBucketEncryption": ["s3:PutEncryptionConfiguration"],
     "s3:PutBucketLifecycleConfiguration": ["s3:PutLifecycleConfiguration"],
     "s3:PutPublicAccessBlock": ["s3:PutBucketPublicAccessBlock"],
     "service-quotas:GetServiceQuota": ["servicequotas:GetServiceQuota"],
@@ -386,22 +408,18 @@ def test_the_policy_for_each_day_fits_into_a_managed_policy_with_all_regions() -
     assert len(json.dumps(daily, separators=(",", ":"))) <= MOST_CHARACTERS
 
 
-def test_a_printed_policy_allows_the_same_actions_by_shorter_patterns() -> None:
+def test_a_pattern_allows_no_more_than_the_actions_that_are_meant() -> None:
     """The patterns mean what AWS calls so today, but for S3, whose names in IAM are others."""
     fleet = GANGS.model_copy(update={"ssm": True})
-    for name, document in policies(fleet, ACCOUNT).items():
-        exact = POLICIES[name](fleet, ACCOUNT)
-        for short, long in zip(document["Statement"], exact["Statement"], strict=True):
-            meant = [policy.PATTERNS.get(action, [action]) for action in short["Action"]]
-            assert sorted(chain.from_iterable(meant)) == sorted(long["Action"])
-            assert {**short, "Action": []} == {**long, "Action": []}
-    for pattern, actions in policy.PATTERNS.items():
+    documents = policies(fleet, ACCOUNT).values()
+    actions = {one for each in documents for part in each["Statement"] for one in part["Action"]}
+    assert {one for one in actions if "*" in one} == MEANT.keys()
+    for pattern, meant in MEANT.items():
         service, _, words = pattern.partition(":")
-        assert all(fnmatch.fnmatchcase(action, pattern) for action in actions)
         if service != "s3":
             client = boto3.client(service, region_name=moto_account.HOME)  # type: ignore[call-overload]
             found = fnmatch.filter(client.meta.service_model.operation_names, words)
-            assert sorted(f"{service}:{one}" for one in found) == sorted(actions)
+            assert sorted(f"{service}:{one}" for one in found) == sorted(meant)
 
 
 def test_a_node_reads_its_program_and_the_token_and_writes_its_log(cloud: Account) -> None:

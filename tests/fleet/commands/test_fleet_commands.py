@@ -161,7 +161,7 @@ def test_status_shows_a_node_and_says_why_the_pool_is_silent(cloud: Account) -> 
     assert "0.58 USD/h" in text
     assert "the pool can't be asked" in text
     content = json.loads(fleet_command("status", "--json").output)
-    assert [node["instance"] for node in content["nodes"]] == [name]
+    assert [node["instance"]["id"] for node in content["nodes"]] == [name]
 
 
 def test_down_removes_all_and_says_so(cloud: Account) -> None:

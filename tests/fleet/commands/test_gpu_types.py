@@ -45,7 +45,7 @@ def test_a_fleets_types_are_listed_with_what_they_have_and_cost(cloud: Account) 
     assert one["on_demand"] == {HOME: 1.123}
     assert one["spot"] > 0
     assert one["zone"].startswith(HOME)
-    assert (one["aws_regions"], one["others"]) == ([HOME], [])
+    assert one["aws_regions"] == [HOME]
     lines = gpus("fleet.yaml").output.splitlines()
     (line,) = [line for line in lines if "g5.xlarge" in line]
     assert line.split()[:7] == ["g5.xlarge", "1", "A10G", "22", "GB", "4", "16"]
@@ -72,7 +72,7 @@ def test_the_option_aws_region_lists_all_gpu_types_of_the_regions(cloud: Account
     assert len(found) > 20
     assert all(one["type"]["gpus"] for one in found.values())
     (only_away,) = [one for one in found.values() if one["name"] == "p4de.24xlarge"]
-    assert (only_away["aws_regions"], only_away["others"]) == ([AWAY], [HOME])
+    assert only_away["aws_regions"] == [AWAY]
 
 
 def test_a_fleets_types_are_looked_up_in_other_regions_than_the_fleets(
@@ -105,7 +105,7 @@ def test_the_shipped_prices_are_shown_with_a_notice_without_credentials(
     assert result.exit_code == 0, result.output
     assert "p5.48xlarge" in result.output
     assert "no AWS credentials here: names and on-demand prices come from" in result.output
-    assert (both["aws_regions"], both["others"], both["type"]) == ([AWAY], [], None)
+    assert (both["aws_regions"], both["type"]) == ([AWAY], None)
     assert named.keys() == {"g5.xlarge"}
     assert "`needs:` is not applied" in needing
 

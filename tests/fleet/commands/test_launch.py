@@ -50,7 +50,7 @@ def ready(cloud: Account, spec: Fleet) -> Prepared:
     group = network.ensure(cloud.aws, spec, HOME, places[HOME].vpc)
     image = images.find(cloud.aws, spec, HOME, "x86_64")
     profile = identity.ensure(cloud.aws, spec, POLICY, TRUST)
-    wanted = launch_template.definition(spec, image, group, profile, "#!/bin/true")
+    wanted = launch_template.definition(spec, image, group, profile, "")
     return Prepared(
         places=places,
         templates={
@@ -440,7 +440,7 @@ def test_a_request_whose_parts_have_changed_meanwhile_has_another_name(cloud: Ac
     spec, (region, at) = fleet(), (HOME, NOON)
     made = ready(cloud, spec)
     other = launch_template.definition(
-        spec, images.find(cloud.aws, spec, region, "x86_64"), "sg", "trialfleet-f", "#!"
+        spec, images.find(cloud.aws, spec, region, "x86_64"), "sg", "trialfleet-f", "IyE="
     )
     changed = {(HOME, "x86_64"): launch_template.ensure(cloud.aws, spec, region, "x86_64", other)}
     for run, prepared in (("r1", replace(made, templates=changed)), ("r2", made)):

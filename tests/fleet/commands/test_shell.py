@@ -173,7 +173,9 @@ def test_policies_have_shell_permissions_only_if_the_fleet_allows_shells() -> No
 def test_a_user_can_open_shells_only_on_the_fleets_nodes_and_end_own_ones() -> None:
     document = policy.caller_policy(fleet(ssm=True), ACCOUNT)
     on_nodes, by_document = (
-        one for one in document["Statement"] if policy.START_SHELL in one["Action"]
+        one
+        for one in document["Statement"]
+        if {policy.START_SHELL, *policy.OWN_SHELLS} & {*one["Action"]}
     )
     assert f"arn:aws:ec2:*:{ACCOUNT}:instance/*" in on_nodes["Resource"]
     assert on_nodes["Condition"] == {"StringEquals": {"aws:ResourceTag/trialfleet:fleet": "f"}}

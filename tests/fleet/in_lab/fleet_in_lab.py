@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import shlex
 import sys
@@ -92,7 +93,7 @@ class Fleet:
             Versions=["$Latest"],
         )
         encoded = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]["UserData"]
-        return base64.b64decode(encoded).decode()
+        return gzip.decompress(base64.b64decode(encoded)).decode()
 
     def nodes(self) -> list[Machine]:
         """Return its living nodes."""
@@ -106,7 +107,7 @@ class Fleet:
         """Return what `fleet status` says of a node."""
         line = f"{PROGRAM} fleet status --json {self.name}.yaml"
         content = json.loads(self.project.run(line))["nodes"]
-        return next(one for one in content if one["instance"] == node.id)
+        return next(one for one in content if one["instance"]["id"] == node.id)
 
     def log(self, node: Machine) -> str:
         """Return the log that a node has put into the bucket."""

@@ -212,8 +212,12 @@ def test_a_sick_gpu_goes_offline_without_the_other_gpu_of_its_node(
 DRIVERS: dict[str, tuple[dict[str, Any], str, int, str]] = {
     "absent": ({"installed": False, "option": "known"}, driver.SET, 0, "driver is being installed"),
     "already 0": ({"option": "known"}, driver.ALREADY, 0, ""),
-    "free": ({"option": "known", "module": "nvidia-current-open"}, driver.SET, 0, ""),
-    "in use": ({"option": "known", "in_use": True}, driver.SET, 1, "rebooting once"),
+    "loaded": (
+        {"option": "known", "module": "nvidia-current-open"},
+        driver.SET,
+        1,
+        "rebooting once",
+    ),
     "refused": ({"option": "refused"}, driver.STILL, 1, "rebooting once"),
     "unknown": ({"option": "absent"}, driver.NO_LONGER, 0, ""),
 }

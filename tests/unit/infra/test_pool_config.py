@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.unit.terminal import printed
 from trialfleet.errors import InputError, PoolError
+from trialfleet.files import json_text
 from trialfleet.infra.pool import processes, user_namespace
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.config import render, variable
@@ -337,19 +339,15 @@ def test_slots_are_read_from_json_and_ordered_by_number(monkeypatch: pytest.Monk
     status = pool_status.PoolStatus(
         state="up", folder=Path("pool"), condor_config=Path("conf"), machines=machines
     )
-    slots = status.to_json()["slots"]
-    assert [slot["name"] for slot in slots] == ["slot1@h", "slot1_2@h", "slot1_10@h"]
-    assert slots[0]["partitionable"]
-    assert slots[1] == {
+    (machine,) = json.loads(json_text(status.to_json()))["machines"]
+    assert [slot["name"] for slot in machine["slots"]] == ["slot1@h", "slot1_2@h", "slot1_10@h"]
+    assert machine["slots"][0]["partitionable"]
+    assert machine["slots"][1] == {
         "name": "slot1_2@h",
-        "machine": "h",
         "state": "Unknown",
         "activity": "Unknown",
-        "cpus": 0,
-        "memory": 5,
-        "gpus": 1,
         "partitionable": False,
-        "has_gpu": True,
+        "room": {"gpus": 1, "cpus": 0, "memory_mb": 5},
     }
 
 
@@ -438,15 +436,12 @@ def test_pool_status_shows_used_and_free_resources_of_each_machine() -> None:
         clocks=1,
     )  # fmt: skip
     content = status.to_json()
-    assert (content["state"], content["clocks"], len(content["slots"])) == ("up", 1, 5)
+    assert (content["state"], content["clocks"]) == ("up", 1)
     assert content["machines"][1] == {
         "name": "h",
-        "cpus_in_use": 3,
-        "cpus_free": 1,
-        "memory_in_use": 8,
-        "memory_free": 7,
-        "gpus_in_use": 1,
-        "gpus_free": 3,
+        "in_use": found[1].in_use,
+        "free": found[1].offered_room,
+        "slots": found[1].slots,
     }
     head, *lines = printed(pool_view(status), 120).splitlines()
     assert head.startswith("up")

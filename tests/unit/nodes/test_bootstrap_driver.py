@@ -34,11 +34,6 @@ if [ "$1" = -D ]; then
   test "$name" = nvidia || echo "install modprobe -i $name \\$CMDLINE_OPTS "
   exit 0
 fi
-if [ "$1" = -r ]; then
-  test -e "$ROOT/in-use" && { echo "modprobe: FATAL: Module nvidia is in use." >&2; exit 1; }
-  rm -rf "$ROOT/proc/driver/nvidia" "$ROOT/proc/modules"
-  exit 0
-fi
 test "$1" = nvidia || exit 1
 test -e "$ROOT/proc/driver/nvidia/params" && exit 0
 mkdir -p "$ROOT/proc/driver/nvidia"
@@ -70,7 +65,6 @@ def have_driver(bench: Bench, *, name: str = "nvidia", old: bool = True, value: 
     if value is not None:
         line = f"CheckPCIConfigSpace: {value}\n" if old else ""
         bench.file("proc/driver/nvidia/params", f"ResmanDebugLevel: 4294967295\n{line}")
-        bench.file("proc/modules", "nvidia_uvm 1 0 - Live 0x0\nnvidia 2 1 nvidia_uvm, Live 0x0\n")
 
 
 def prepare(bench: Bench) -> str:
@@ -103,14 +97,7 @@ def test_the_option_is_set_in_a_driver_that_is_loaded_later(bench: Bench) -> Non
     assert "nvidia-smi -pm 1" in bench.calls
 
 
-def test_an_unused_driver_that_checks_is_reloaded_with_its_dependents(bench: Bench) -> None:
-    have_driver(bench, value=1)
-    assert prepare(bench) == "set"
-    assert bench.calls.index("modprobe -r nvidia_uvm nvidia") < bench.calls.index("modprobe nvidia")
-    assert "modprobe nvidia-uvm" in bench.calls
-
-
-def test_a_driver_with_the_option_at_0_is_not_reloaded(bench: Bench) -> None:
+def test_a_driver_with_the_option_at_0_is_kept(bench: Bench) -> None:
     have_driver(bench, value=0)
     assert prepare(bench) == "already 0"
     assert bench.text("etc/modprobe.d/trialfleet-nvidia.conf") == OPTION_LINE
@@ -118,7 +105,7 @@ def test_a_driver_with_the_option_at_0_is_not_reloaded(bench: Bench) -> None:
 
 
 def test_a_second_run_of_the_driver_step_changes_nothing(bench: Bench) -> None:
-    have_driver(bench, value=1)
+    have_driver(bench, value=None)
     prepare(bench)
     before = bench.calls
     assert prepare(bench) == "set"
@@ -126,9 +113,8 @@ def test_a_second_run_of_the_driver_step_changes_nothing(bench: Bench) -> None:
     assert changes(again) == []
 
 
-def test_a_driver_in_use_needs_one_reboot_to_set_the_option(bench: Bench) -> None:
+def test_a_loaded_driver_needs_one_reboot_to_set_the_option(bench: Bench) -> None:
     have_driver(bench, value=1)
-    bench.file("in-use")
     with pytest.raises(driver.RebootError):
         prepare(bench)
     assert bench.text("etc/modprobe.d/trialfleet-nvidia.conf") == OPTION_LINE
@@ -150,7 +136,6 @@ def test_a_driver_without_the_option_still_gets_the_option_line(bench: Bench) ->
     assert prepare(bench) == "driver no longer checks"
     assert bench.text("etc/modprobe.d/trialfleet-nvidia.conf") == OPTION_LINE
     assert "update-initramfs -u" not in bench.calls
-    assert "modprobe -r nvidia_uvm nvidia" not in bench.calls
 
 
 @pytest.mark.parametrize(
@@ -159,11 +144,10 @@ def test_a_driver_without_the_option_still_gets_the_option_line(bench: Bench) ->
 def test_debians_modules_are_configured_by_own_name_and_loaded_as_nvidia(
     bench: Bench, name: str
 ) -> None:
-    have_driver(bench, name=name, value=1)
+    have_driver(bench, name=name, value=None)
     assert prepare(bench) == "set"
     line = bench.text("etc/modprobe.d/trialfleet-nvidia.conf")
     assert line == f"options {name} NVreg_CheckPCIConfigSpace=0\n"
-    assert "modprobe -r nvidia_uvm nvidia" in bench.calls
     assert "modprobe nvidia" in bench.calls
 
 
@@ -185,14 +169,6 @@ def test_a_gpu_that_hangs_the_drivers_programs_is_left_to_the_probe(
     asks = 'test "$1" = -D && exec echo insmod /lib/nvidia.ko; '
     bench.program(program, f"{asks}exec sleep 600")
     assert prepare(bench) == "driver no longer checks"
-
-
-def test_without_initramfs_tools_dracut_is_used(bench: Bench) -> None:
-    (bench.bin / "update-initramfs").unlink()
-    bench.program("dracut")
-    have_driver(bench, value=None)
-    prepare(bench)
-    assert "dracut --force" in bench.calls
 
 
 def gpu_on_the_bus(bench: Bench, system: str) -> None:
@@ -251,18 +227,6 @@ def test_the_real_apt_lists_the_components_of_the_sources() -> None:
     if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
         pytest.skip("wants apt, and its lists")
     assert "main" in system_packages.components(Host())
-
-
-def test_amazons_driver_comes_from_its_own_repository(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu_on_the_bus(bench, "amzn")
-    bench.program("dnf", 'case "$*" in *nvidia-driver*) echo nvidia > "$ROOT/module" ;; esac')
-    monkeypatch.setenv("PATH", bench.bare_path())
-    assert prepare(bench) == "driver no longer checks"
-    dnf = [call for call in bench.calls if call.startswith("dnf")]
-    assert dnf[0] == "dnf install -q -y nvidia-release"
-    assert dnf[1].endswith("nvidia-driver-cuda")
 
 
 def test_a_driver_that_cannot_be_installed_is_named(bench: Bench) -> None:

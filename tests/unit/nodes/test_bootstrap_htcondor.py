@@ -88,22 +88,6 @@ def test_an_installation_of_another_version_is_reported(bench: Bench) -> None:
         prepare(bench)
 
 
-def test_amazon_linux_installs_htcondor_with_dnf(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.file("etc/os-release", 'ID="amzn"\nVERSION_ID="2023"\n')
-    bench.program("dnf", 'case "$*" in *condor-25*) echo 25.14.1 > "$ROOT/condor" ;; esac')
-    bench.program("rpm", "exit 1")
-    (bench.bin / "apt-get").unlink()
-    monkeypatch.setenv("PATH", bench.bare_path())
-    assert prepare(bench) == htcondor_installation.REPOSITORY
-    release = "htcondor-release-current.amzn2023.noarch.rpm"
-    assert [call for call in bench.calls if call.startswith("dnf")] == [
-        f"dnf install -q -y {htcondor_installation.REPOSITORY}/25.x/{release}",
-        "dnf install -q -y condor-25.14.1",
-    ]
-
-
 @pytest.mark.parametrize(
     ("version", "channel"), [("25.0.4", "25.0"), ("25.14.1", "25.x"), ("26.1.0", "26.x")]
 )

@@ -25,7 +25,6 @@ SHOWN_CANDIDATES = 15
 _STAGE_COLORS = {
     "asked": "cyan",
     "booted": "cyan",
-    "probing": "cyan",
     "joined": "green",
     "sick": "red",
     "draining": "yellow",

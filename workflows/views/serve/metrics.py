@@ -23,7 +23,7 @@ from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 from trialfleet.workflows.views.serve.gains import read_gain
 from trialfleet.workflows.views.serve.live_runs import PoolNodes, Snapshot
 
-_NODE_STATES: tuple[State, ...] = ("well", "probing", "sick", "draining")
+_NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
 _OF_RUNS: tuple[tuple[str, str, Callable[[RunStatus], float | None]], ...] = (
     ("run_troubles", "Number of faults that block parts of the run.", lambda s: len(s.troubles)),
     ("run_trials_in_trouble", "Number of trials without progress.", lambda s: len(s.job_troubles)),

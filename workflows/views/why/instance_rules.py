@@ -104,8 +104,6 @@ def _explain_sick(node: InstanceFacts) -> Answer | None:
 
 
 def _explain_booting(node: InstanceFacts) -> Answer | None:
-    if node.stage == "probing":
-        return _answer(node, Kind.BOOTING, node.stage_reason)
     if node.stage not in {"asked", "booted"}:
         return None
     if node.pool_away:
