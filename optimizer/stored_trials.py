@@ -130,10 +130,6 @@ class Attributes(Mapping[str, Any]):
                 ) from error
         return self._parsed[key]
 
-    def text(self, key: str) -> str:
-        """Return the unparsed JSON of an attribute, or "" if the attribute is missing."""
-        return self._raw.get(key, "")
-
     def get(self, key: str, default: Any = None) -> Any:
         """Return an attribute, or `default` if it is missing."""
         return self[key] if key in self._raw else default
