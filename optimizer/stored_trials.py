@@ -52,7 +52,6 @@ SELECT trial_id, number, state, datetime_start, datetime_complete, value, value_
 FROM trials AS t LEFT JOIN trial_values USING (trial_id)
 WHERE study_id = ? AND trial_id > ? ORDER BY trial_id
 """  # includes the attributes that nearly all trials have: reading them as rows takes twice as long
-_TRIAL = _TRIALS.replace("trial_id > ?", "number = ?")
 _ATTRIBUTES = """
 SELECT trial_id, key, value_json FROM trial_user_attributes
 WHERE trial_id IN ({}) AND key NOT IN ('node', 'job')
@@ -74,12 +73,6 @@ class Reader(Protocol):
 
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         """Return each study's trials by the study's name, if possible from one transaction."""
-
-    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each study, by the study's name. `numbers` has the trials' numbers.
-
-        Even a `brief` reader reads all data of these trials. OptimizerError if a trial is missing.
-        """
 
 
 class TrialState(IntEnum):
@@ -226,21 +219,6 @@ class _SqliteFile:
                 return self._read(database, studies)
         return self._switch_to_optuna().read_all(studies)
 
-    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        if self._other or not numbers:
-            return self._other.read_numbers(numbers) if self._other else {}
-        with _study_errors([*numbers]), self._transaction() as database:
-            if _version(database) == TABLES:
-                ids = dict(database.execute(_STUDIES).fetchall())
-                rows = {
-                    study: database.execute(_TRIAL, (ids.get(study), number)).fetchall()
-                    for study, number in numbers.items()
-                }
-                found = _trials(database, [row for of in rows.values() for row in of], brief=False)
-                trials = {study: [found[row[0]] for row in rows[study]] for study in numbers}
-                return _with_numbers(trials, numbers)
-        return self._switch_to_optuna().read_numbers(numbers)
-
     def _switch_to_optuna(self) -> Reader:
         from trialfleet.optimizer.storage_url import sqlite_url
 
@@ -338,17 +316,6 @@ def _study_errors(studies: Sequence[str]) -> Iterator[None]:
         raise OptimizerError(f"the storage of {named} can't be used: {error}") from error
 
 
-def _with_numbers(
-    trials: Mapping[str, Sequence[StoredTrial]], numbers: Mapping[str, int]
-) -> dict[str, StoredTrial]:
-    found = {}
-    for study, number in numbers.items():
-        if not (own := [trial for trial in trials[study] if trial.number == number]):
-            raise OptimizerError(f"the storage of study {study!r} no longer has trial {number}")
-        found[study] = own[0]
-    return found
-
-
 class _OptunaStorage:
     def __init__(self, url: str) -> None:
         self._url = url
@@ -356,9 +323,6 @@ class _OptunaStorage:
 
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         return {study: self._read(study) for study in studies}
-
-    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        return _with_numbers(self.read_all([*numbers]), numbers)
 
     def _read(self, study: str) -> list[StoredTrial]:
         from trialfleet.optimizer.storage import storage_errors

@@ -454,23 +454,6 @@ class StatusReader:
             ),
         )
 
-    @property
-    def regions(self) -> list[str]:
-        """The names of the run's regions."""
-        return [region.name for region in self._graph.regions]
-
-    def trials(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials. Before the region's Optuna study exists, there are none.
-
-        Raises OptimizerError if the trial database can't be read.
-        """
-        return self._trials.read_region(region)
-
-    def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
-        """Return the best trial of each region that has one. May raise OptimizerError."""
-        numbers = {each.name: each.best_trial for each in status.regions}
-        return self._trials.read_numbers({name: n for name, n in numbers.items() if n is not None})
-
 
 def _stamp(sources: _Sources, files: RegionFolder) -> object:
     """Return a value that changes with the sources of a region's status."""

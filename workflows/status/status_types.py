@@ -189,3 +189,21 @@ class RunStatus:
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""
         return {"schema": 1, **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestSettings:
+    """The best settings of a region, and what became of them.
+
+    `value` is the best trial's value of the objective. `final` has the metrics of the full
+    training, or None before the model is published. `published` is the published model's folder, or
+    None.
+    """
+
+    region: str
+    stage: Stage
+    trial: int
+    value: float
+    params: dict[str, Any]
+    final: dict[str, float] | None
+    published: str | None

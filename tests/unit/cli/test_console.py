@@ -23,11 +23,10 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import Cause
 from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
 from trialfleet.workflows.rules.useless_resume import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
-from trialfleet.workflows.status.best_settings import BestSettings
 from trialfleet.workflows.status.dagman_pauses import pauses_so_far
 from trialfleet.workflows.status.lost_work import WorkTime
 from trialfleet.workflows.status.run_trials import Trial
-from trialfleet.workflows.status.status_types import RegionStatus
+from trialfleet.workflows.status.status_types import BestSettings, RegionStatus
 from trialfleet.workflows.status.time_left import first_start, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.views.output import (
