@@ -55,10 +55,10 @@ from trialfleet.workflows.rules.jobs_without_progress import job_troubles
 from trialfleet.workflows.rules.region_state import (
     early_end_reason,
     last_error,
-    region_phase,
+    region_stage,
     region_state,
 )
-from trialfleet.workflows.rules.states import RunState, Stage, TrialState, region_stage
+from trialfleet.workflows.rules.states import RunState, Stage, TrialState
 from trialfleet.workflows.rules.useless_resume import final_reason
 from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_all_fail
 from trialfleet.workflows.status.dagman_pauses import Span, pauses_so_far
@@ -82,7 +82,7 @@ from trialfleet.workflows.status.unfinished_trials import (
 from trialfleet.workflows.status.waiting_reasons import Waiting
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
 
-_ENDS = {"best", "gate", "publish"}  # phases whose files are read each time
+_ENDS = {Stage.TRAINING, Stage.GATING, Stage.PUBLISHING}  # their files are read each time
 _DECIDED_SECONDS = 30.0  # minimum time for which a region's status is cached
 _HEAD = 65_536  # bytes of a report's data, which begins with the data of the whole run
 _FINISHED = re.compile(rb'(?<!\\)"finished": ?"(\d{4}-\d\d-\d\dT[\d:.]+[+-]\d\d:\d\d)"')
@@ -359,7 +359,7 @@ class StatusReader:
                 sum(each.lost_seconds for each in executions),
             ),
         )
-        if known.status.phase in _ENDS or region.gangs:  # some of their files have no stamp
+        if known.status.stage in _ENDS or region.gangs:  # some of their files have no stamp
             self._decided.pop(region.slug, None)
         else:
             self._decided[region.slug] = known
@@ -374,7 +374,7 @@ class StatusReader:
 
     def _seconds_left(self, decided: _Decided, pauses: Sequence[Span]) -> float | None:
         region = decided.status
-        if region.state is not RunState.RUNNING or region.phase != "trials":
+        if region.stage is not Stage.TUNING:
             return None
         hours = self._hours[region.name]
         return seconds_left(decided.first, region.finished, region.budget, hours, pauses)
@@ -392,20 +392,19 @@ class StatusReader:
         count = Counter(unfinished.values())
         best = best_trial(complete, study.objective.direction)
         finished = len(complete) + failed + pruned + stopped_early
-        phase = region_phase(
-            records,
-            region,
-            queued,
-            finished,
-            lambda: read_end_files(files),
-            has_best=best is not None,
-        )
         published = str(records.published["path"]) if records.published else None
         not_latest = reason_kept_out_now(records.published) if records.published else None
         awaits = awaits_approval(records.published) if records.published else None
         budget = study.region_budget(region.name)
         stage = region_stage(
-            state, phase, published=published is not None, not_current=not_latest is not None
+            records,
+            region,
+            queued,
+            state,
+            finished,
+            lambda: read_end_files(files),
+            has_best=best is not None,
+            not_current=not_latest is not None,
         )
         service_log, trouble = self._folder.service_log, sources.trouble
         error = last_error(records, node, files.scripts_log, trouble, service_log)
@@ -416,7 +415,6 @@ class StatusReader:
             slug=region.slug,
             state=state,
             stage=stage,
-            phase=phase,
             done=len(complete),
             failed=failed,
             pruned=pruned,

@@ -26,7 +26,6 @@ class RegionStatus:
 
     Attributes:
         stage: the word that all views show for the region's state.
-        phase: "waiting", "trials", "best", "gate", "publish" or "done".
         done: the number of complete trials.
         failed: the number of permanently failed trials.
         pruned: the number of abandoned trials: no money was left, or the day's deadline had passed.
@@ -64,7 +63,6 @@ class RegionStatus:
     slug: str
     state: RunState
     stage: Stage
-    phase: str = ""
     done: int = 0
     failed: int = 0
     pruned: int = 0
