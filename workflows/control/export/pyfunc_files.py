@@ -20,7 +20,6 @@ from typing import Any
 
 from trialfleet.files import object_or_empty, read_json, unless_damaged
 from trialfleet.nodes.tabular.table import Columns
-from trialfleet.workflows.control.export.published_models import LocalModel
 from trialfleet.workflows.control.export.pyfunc_loader import PREDICT
 
 MLMODEL, SIGNATURE, REQUIREMENTS = "MLmodel", "signature.json", "requirements.txt"
@@ -126,11 +125,12 @@ def column_kinds(columns: Columns) -> dict[str, str]:
 
 
 def write_pyfunc(
-    folder: Path, pyfunc: Pyfunc, model: LocalModel, of_mlflow: Mapping[str, Any]
+    folder: Path, pyfunc: Pyfunc, card: Mapping[str, Any], of_mlflow: Mapping[str, Any]
 ) -> None:
     """Write into the empty `folder` the files with which MLflow loads a model.
 
-    `of_mlflow` has MLflow's own entries for the file MLmodel, such as MLflow's version.
+    `card` is the model's card. `of_mlflow` has MLflow's own entries for the file MLmodel, such as
+    MLflow's version.
     """
     package = _write_code(folder / CODE, pyfunc.modules)
     signature = {
@@ -144,11 +144,11 @@ def write_pyfunc(
         "env": {"virtualenv": _PYTHON},
         "python_version": platform.python_version(),
     }
-    identity = "/".join(str(model.provenance.get(key)) for key in ("study", "region", "run"))
+    identity = "/".join(str(card.get(key)) for key in ("study", "region", "run"))
     description = {
         **of_mlflow,
         "model_uuid": uuid.uuid5(_NAMESPACE, identity).hex,
-        "utc_time_created": str(model.provenance.get("created")),
+        "utc_time_created": str(card.get("created")),
         "metadata": pyfunc.metadata,
         "flavors": {"python_function": flavour},
         **({"signature": {**signature, "params": None}} if "inputs" in signature else {}),
