@@ -10,7 +10,6 @@ import hashlib
 import json
 import platform
 import re
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -49,7 +48,6 @@ _TABULAR_PACKAGES = ("numpy", "pandas", "polars", "pydantic", "torch")
 _DATA_TYPES = {"number": "double", "boolean": "boolean"}  # by kind; other kinds are strings
 _IMPORT = re.compile(r"^( *from )trialfleet\b", re.MULTILINE)
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
-_NAMESPACE = uuid.UUID("5b7c3f8e-2f0e-4c62-9d43-6d3d9c1b7a11")  # for the models' UUIDs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +142,8 @@ def write_pyfunc(
         "env": {"virtualenv": _PYTHON},
         "python_version": platform.python_version(),
     }
-    identity = "/".join(str(card.get(key)) for key in ("study", "region", "run"))
     description = {
         **of_mlflow,
-        "model_uuid": uuid.uuid5(_NAMESPACE, identity).hex,
         "utc_time_created": str(card.get("created")),
         "metadata": pyfunc.metadata,
         "flavors": {"python_function": flavour},
