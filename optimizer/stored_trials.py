@@ -74,30 +74,15 @@ class Reader:
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         """Return each study's trials by the study's name, all from one transaction."""
         known = {study: self._finished.setdefault(study, {}) for study in studies}
-        wanted = {study: f"trial_id > {max(known[study], default=0)}" for study in studies}
+        last = {study: max(known[study], default=0) for study in studies}
         with _study_errors(studies), self._transaction() as execute:
-            new = _read_trials(execute, wanted, brief=self._brief)
+            new = _read_trials(execute, last, brief=self._brief)
         found = {}
         for study in studies:
             found[study] = [*known[study].values(), *new[study].values()]
             finished = takewhile(lambda each: each[1].state.is_finished(), new[study].items())
             known[study].update(finished)
         return found
-
-    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each study, by the study's name. `numbers` has the trials' numbers.
-
-        Even a `brief` reader reads all data of these trials. OptimizerError if a trial is missing.
-        """
-        if not numbers:
-            return {}
-        wanted = {study: f"number = {number}" for study, number in numbers.items()}
-        with _study_errors([*numbers]), self._transaction() as execute:
-            found = _read_trials(execute, wanted, brief=False)
-        for study, number in numbers.items():
-            if not found[study]:
-                raise OptimizerError(f"the storage of study {study!r} no longer has trial {number}")
-        return {study: next(iter(trials.values())) for study, trials in found.items()}
 
 
 class TrialState(IntEnum):
@@ -147,10 +132,6 @@ class Attributes(Mapping[str, Any]):
                     f"the storage has a trial whose attribute {key!r} is not valid JSON"
                 ) from error
         return self._parsed[key]
-
-    def text(self, key: str) -> str:
-        """Return the unparsed JSON of an attribute, or "" if the attribute is missing."""
-        return self._raw.get(key, "")
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return an attribute, or `default` if it is missing."""
@@ -262,14 +243,16 @@ def _no_rows(_statement: str) -> Iterable[Any]:
 
 
 def _read_trials(
-    execute: Execute, wanted: Mapping[str, str], *, brief: bool
+    execute: Execute, last: Mapping[str, int], *, brief: bool
 ) -> dict[str, dict[int, StoredTrial]]:
-    """Return, by id, the trials of each study that meet the study's SQL condition in `wanted`."""
+    """Return, by id, the trials of each study whose ids come after the study's id in `last`."""
     ids = dict([*execute(_STUDIES)])
     where = {
-        study: f"study_id = {ids[study]} AND {wanted[study]}" for study in wanted if study in ids
+        study: f"study_id = {ids[study]} AND trial_id > {last[study]}"
+        for study in last
+        if study in ids
     }
-    empty: dict[str, dict[int, StoredTrial]] = {study: {} for study in wanted}
+    empty: dict[str, dict[int, StoredTrial]] = {study: {} for study in last}
     return empty | {study: _trials(execute, where[study], brief=brief) for study in where}
 
 

@@ -65,7 +65,7 @@ CAUSES: dict[str, Cause] = {
     "pool down": Cause(P, "the pool is taken down", K.POOL_DOWN, POOL),
     "schedd down": Cause(P, "the schedd is stopped", K.SCHEDD_DOWN, POOL),
     "DAGMan held": Cause(P, "a person holds the run's DAGMan", K.DAGMAN_HELD, PERSON),
-    "DAGMan gone": Cause(P, "the queue loses the run's DAGMan", K.DAGMAN_GONE, POOL, "no longer in"),
+    "DAGMan gone": Cause(P, "the queue loses the run's DAGMan", K.DAGMAN_GONE, POOL, "no longer"),
     "service": Cause(P, "the service can't open its socket", K.SERVICE, POOL, "exit code 1"),
     "storage": Cause(P, "the storage's file is moved away", K.STORAGE, POOL),
     "disk full": Cause(P, "hardly any room is left", K.DISK_FULL, POOL, "MB are free"),

@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from trialfleet.workflows.facts.runs.model_lookup import RegionModels, models
     from trialfleet.workflows.rules.cost_sums import CostSum
     from trialfleet.workflows.rules.states import RunState, Stage, TrialState
-    from trialfleet.workflows.status.best_settings import BestSettings
     from trialfleet.workflows.status.costs.run_costs import Costs, cost
     from trialfleet.workflows.status.run_trials import Trial
-    from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
+    from trialfleet.workflows.status.status_types import BestSettings, RegionStatus, RunStatus
     from trialfleet.workflows.study.loading import load_study
     from trialfleet.workflows.study.spec import Study
     from trialfleet.workflows.views.terminal.days_table import DaysOverview, DayView
@@ -90,7 +89,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "workflows.status.best_settings": ("BestSettings",),
     "workflows.control.run.new_run": ("plan",),
     "workflows.control.daily.overview": ("days",),
     "workflows.control.promote_and_rollback": ("Switch", "promote", "rollback"),
@@ -104,7 +102,7 @@ _HOMES = {
     "workflows.views.terminal.days_table": ("DaysOverview", "DayView"),
     "workflows.rules.states": ("RunState", "Stage", "TrialState"),
     "workflows.status.run_trials": ("Trial",),
-    "workflows.status.status_types": ("RegionStatus", "RunStatus"),
+    "workflows.status.status_types": ("BestSettings", "RegionStatus", "RunStatus"),
     "workflows.study.spec": ("Study",),
     "workflows.study.loading": ("load_study",),
 }

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor, finished_trials
-from trialfleet import Run, RunState
+from trialfleet import Run, RunState, Stage
 from trialfleet.errors import PoolError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet.scaling import price_cap_stop
@@ -109,7 +109,7 @@ def test_a_run_without_a_result_ends_at_the_cap_with_a_reason(
 def test_a_full_training_ends_at_the_cap(make_run: MakeRun, wait_for: WaitFor) -> None:
     run = make_run({"final_mood": "hangs"}, budget={"trials": 2, "lanes": 1})
     run.submit()
-    wait_for(lambda: run.status().regions[0].phase == "best" and queue(run)[0] == 1)
+    wait_for(lambda: run.status().regions[0].stage is Stage.TRAINING and queue(run)[0] == 1)
     with ending(run, ALL):
         status = run.wait()
     assert status.state is RunState.FAILED

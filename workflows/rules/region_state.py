@@ -1,4 +1,4 @@
-"""The state and phase of a region, and the reason if it ended early."""
+"""The state and stage of a region, and the reason if it ended early."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph
 from trialfleet.workflows.facts.runs.failed_attempts import log_hint
 from trialfleet.workflows.facts.runs.region_records import EndFiles, RegionRecords
-from trialfleet.workflows.rules.states import RunState
+from trialfleet.workflows.rules.states import RunState, Stage, done_stage
 
 BY_STOP = "stopped by trialfleet stop"  # a region's reason; its first word is the region's state
 _REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job was removed
@@ -75,34 +75,39 @@ def last_error(
     return f"{next(iter(errors), details)}{log_hint(str(log))}"
 
 
-def region_phase(
+def region_stage(
     records: RegionRecords,
     region: RegionGraph,
     queued: QueuedRun | None,
+    state: RunState,
     finished: int,
     ends: Callable[[], EndFiles],
     *,
     has_best: bool,
-) -> str:
-    """Return the phase of a region: waiting, trials, best (full training), gate, publish or done.
+    not_current: bool = False,
+) -> Stage:
+    """Return the stage of a region whose state is `state`.
 
     `finished` is the number of ended trials. `has_best` says whether any trial is complete, because
     otherwise no full training follows. `ends` reads the files of the full training and the gate,
-    and is called only after all trials have ended.
+    and is called only after all trials have ended. `not_current` says whether another model than
+    the region's is in use.
     """
-    if records.is_done:
-        return "done"
+    if state is RunState.DONE:
+        return done_stage(published=records.published is not None, not_current=not_current)
+    if state is not RunState.RUNNING:
+        return Stage(state.value)
 
     def has_job(node: str) -> bool:
         return queued is not None and (node in queued.running or node in queued.idle)
 
     if has_job(region.best):
-        return "best"
+        return Stage.TRAINING
     if finished >= region.trials and region.publishes and has_best:
         left = ends()
         if not left.is_trained:
-            return "best"
+            return Stage.TRAINING
         # the gate's job runs or will run; a region's first model, for example, needs no such job
         measures = not left.is_measured and (has_job(region.gate) or left.gate_begins)
-        return "gate" if region.gated and measures else "publish"
-    return "trials" if finished or records.is_submitted else "waiting"
+        return Stage.GATING if region.gated and measures else Stage.PUBLISHING
+    return Stage.TUNING if finished or records.is_submitted else Stage.WAITING

@@ -78,29 +78,15 @@ class Stage(StrEnum):
         return self in {Stage.PUBLISHED, Stage.KEPT}
 
 
-_STAGES = {
-    "trials": Stage.TUNING,
-    "best": Stage.TRAINING,
-    "gate": Stage.GATING,
-    "publish": Stage.PUBLISHING,
-}
+def done_stage(*, published: bool, not_current: bool) -> Stage:
+    """Return the stage of a region that is done.
 
-
-def region_stage(
-    state: RunState, phase: str, *, published: bool, not_current: bool = False
-) -> Stage:
-    """Return the stage of a region.
-
-    `phase` is a result of `region_phase`, such as "trials". `published` says whether the region has
-    published a model, and `not_current` whether another model is in use.
+    `published` says whether it has published a model, and `not_current` whether another model is in
+    use.
     """
-    if state is RunState.DONE:
-        if published and not_current:
-            return Stage.KEPT
-        return Stage.PUBLISHED if published else Stage.TUNED
-    if state is RunState.RUNNING:
-        return _STAGES.get(phase, Stage.WAITING)
-    return Stage(state.value)
+    if not published:
+        return Stage.TUNED
+    return Stage.KEPT if not_current else Stage.PUBLISHED
 
 
 class TrialState(StrEnum):

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+
 from trialfleet.errors import join_names
 from trialfleet.spread import middle_and_spread
 from trialfleet.workflows.tables.day_profile import DayProfile
@@ -178,10 +180,7 @@ def _quantile_columns(today: DayProfile, past: Sequence[DayProfile]) -> Iterator
 
 
 def _interpolate(quantiles: Sequence[float], share: float) -> float:
-    place = min(1.0, max(0.0, share)) * (len(quantiles) - 1)
-    below = min(int(place), len(quantiles) - 2)
-    part = place - below
-    return quantiles[below] * (1 - part) + quantiles[below + 1] * part
+    return float(np.interp(share, np.linspace(0, 1, len(quantiles)), quantiles))
 
 
 def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:

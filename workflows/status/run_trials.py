@@ -183,8 +183,7 @@ class RunTrials:
 
     A finished trial is not read again if all trials before it in its region have finished, too.
 
-    With `brief`, the trials from `read` and `read_all` may lack parts that status and costs don't
-    need, such as curves. `read_region` and `read_numbers` always return whole trials.
+    With `brief`, the trials may lack parts that status and costs don't need, such as curves.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:
@@ -193,8 +192,7 @@ class RunTrials:
             region: study_name(frozen.study, frozen.run, region)
             for region in frozen.study.region_table
         }
-        self._whole = trials_reader(folder, frozen.study)
-        self._all = trials_reader(folder, frozen.study, brief=True) if brief else self._whole
+        self._reader = trials_reader(folder, frozen.study, brief=brief)
         self._seen: dict[str, list[StoredTrial]] = {}
 
     def read_region(self, region: str) -> list[StoredTrial]:
@@ -204,21 +202,12 @@ class RunTrials:
         """
         check_not_lost(self._folder, self._study)
         name = self._names[region]
-        return _without_repeats(self._whole.read_all([name])[name])
-
-    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial per region. `numbers` has the trial's number by region.
-
-        Raises OptimizerError if the database can't be read, or if a trial doesn't exist.
-        """
-        check_not_lost(self._folder, self._study)
-        found = self._all.read_numbers({self._names[region]: n for region, n in numbers.items()})
-        return {region: found[self._names[region]] for region in numbers}
+        return _without_repeats(self._reader.read_all([name])[name])
 
     def read(self) -> dict[str, list[StoredTrial]]:
         """Return the trials by region. OptimizerError if the trial database can't be read."""
         check_not_lost(self._folder, self._study)
-        found = self._all.read_all(list(self._names.values()))
+        found = self._reader.read_all(list(self._names.values()))
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
     def read_all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:

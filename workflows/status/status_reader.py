@@ -11,7 +11,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -34,12 +34,13 @@ from trialfleet.workflows.facts.dagman.running_scripts import script_facts
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.jobs.gang_records import left_checkpoints
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts, may_fail, read_jobs
+from trialfleet.workflows.facts.jobs.job_log import PricedExecution
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import undelivered_lines
 from trialfleet.workflows.facts.models.approval import awaits_approval, reason_kept_out_now
 from trialfleet.workflows.facts.models.export_folder import export_problems
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
-from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import check_place
 from trialfleet.workflows.facts.runs.failed_attempts import find_cause
 from trialfleet.workflows.facts.runs.region_records import (
@@ -48,20 +49,20 @@ from trialfleet.workflows.facts.runs.region_records import (
     read_end_files,
 )
 from trialfleet.workflows.facts.runs.spending import read_spending
+from trialfleet.workflows.rules.cost_sums import sum_known
 from trialfleet.workflows.rules.gate_decision import gate_rule, passed_message
 from trialfleet.workflows.rules.jobs_without_progress import job_troubles
 from trialfleet.workflows.rules.region_state import (
     early_end_reason,
     last_error,
-    region_phase,
+    region_stage,
     region_state,
 )
-from trialfleet.workflows.rules.states import RunState, Stage, TrialState, region_stage
+from trialfleet.workflows.rules.states import RunState, Stage, TrialState
 from trialfleet.workflows.rules.useless_resume import final_reason
-from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_all_fail
 from trialfleet.workflows.status.dagman_pauses import Span, pauses_so_far
 from trialfleet.workflows.status.full_training_warnings import full_training_warning
-from trialfleet.workflows.status.lost_work import WorkReader, WorkTime
+from trialfleet.workflows.status.lost_work import WorkTime, region_executions
 from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.status.run_faults import Fault, faults, read_repairs
 from trialfleet.workflows.status.run_state import run_state
@@ -73,7 +74,6 @@ from trialfleet.workflows.status.time_left import (
     seconds_left_of_run,
 )
 from trialfleet.workflows.status.unfinished_trials import (
-    RunningTrial,
     jobs_without_trial,
     running_trials,
     unfinished_states,
@@ -81,9 +81,8 @@ from trialfleet.workflows.status.unfinished_trials import (
 from trialfleet.workflows.status.waiting_reasons import Waiting
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
 
-_ENDS = {"best", "gate", "publish"}  # phases whose files are read each time
+_ENDS = {Stage.TRAINING, Stage.GATING, Stage.PUBLISHING}  # their files are read each time
 _DECIDED_SECONDS = 30.0  # minimum time for which a region's status is cached
-_ADDED_SECONDS = 10.0  # minimum time for which the sums of its jobs' executions are cached
 _HEAD = 65_536  # bytes of a report's data, which begins with the data of the whole run
 _FINISHED = re.compile(rb'(?<!\\)"finished": ?"(\d{4}-\d\d-\d\dT[\d:.]+[+-]\d\d:\d\d)"')
 
@@ -129,20 +128,17 @@ class _Sources:
     by_stop: bool  # whether a person stopped the run
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Decided:
     """A region's cached status, valid while its sources don't change, and at most until `until`."""
 
     stamp: object  # changes with the sources
-    reports: object  # changes with the reports of running trials
     until: float  # on the monotonic clock, because the stamp doesn't cover every source
     jobs: list[JobFacts]
     unfinished: dict[str, TrialState]  # trials without a recorded result, by name
-    status: RegionStatus  # without costs and remaining time
+    status: RegionStatus  # without the remaining time and the running trials
     first: float | None  # when the first of its trials was asked, in Unix seconds
-    work: WorkTime = field(default_factory=WorkTime)
-    usd: float | None = None
-    added: float = float("-inf")  # when work and usd expire, on the monotonic clock
+    work: tuple[float, float]  # seconds of its jobs' executions, and of their lost part
 
 
 class StatusReader:
@@ -157,19 +153,17 @@ class StatusReader:
     def __init__(self, folder: RunFolder, *, brief: bool = False) -> None:
         self._folder = folder
         self._frozen: FrozenStudy = load_frozen(folder.study)
-        self._metric = self._frozen.study.objective.metric
         self._graph = build_graph(self._frozen.study)
         self._trials = RunTrials(folder, self._frozen, brief=brief)
         self._waiting = Waiting(folder, self._frozen)
-        self._work = WorkReader(folder, self._frozen.study)
         self._records = RecordsReader()
         days = [DailyFolder(folder.root.parent).alerts] if self._frozen.day else []
         self._outboxes = [folder.alerts, *days]
         self._decided: dict[str, _Decided] = {}  # by the regions' slugs
-        self._words: dict[str, TrialFolder] = {}  # by the nodes that have had a job
-        self._warnings: dict[str, str | None] = {}
         self._names = {region.slug: region.name for region in self._graph.regions}
-        self._hours = {name: self._frozen.study.region_budget(name).hours for name in self.regions}
+        self._hours = {
+            name: self._frozen.study.region_budget(name).hours for name in self._names.values()
+        }
 
     def read(self) -> RunStatus:
         """Return the run's present status. Its `notice` names unreachable sources."""
@@ -210,36 +204,35 @@ class StatusReader:
         ]
         unfinished = {each.status.name: each.unfinished for each in decided}
         jobs = [job for each in decided for job in each.jobs]
-        for region, each in zip(self._graph.regions, decided, strict=True):
-            self._add_up(region, trials[region.name], each, queued, now)
+        metric = self._frozen.study.objective.metric
         regions = tuple(
             replace(
                 each.status,
-                usd=each.usd,
+                running_trials=running_trials(
+                    self._folder.region(region.slug), region, queued, metric, each.unfinished
+                ),
                 seconds_left=self._seconds_left(each, pauses),
             )
-            for each in decided
+            for region, each in zip(self._graph.regions, decided, strict=True)
         )
         errors, awaited = self._script_errors(regions, trouble)
-        objective = self._frozen.study.objective
         scripts = script_facts(self._folder, self._graph.regions, queued)
         troubled = job_troubles(jobs, now, scripts) if is_running else []
         study, causes = self._frozen.study, [each.cause for each in regions if each.cause]
         advice = (installation_advice(cause.error, study) for cause in causes)
         waits = self._waiting.reasons(queued) if queued else ()
         no_space = lack_of_space(self._folder.root)
-        notices = queue_notice, study_notice, no_space, self._all_fail(trials, records)
         status = RunStatus(
             run=self._frozen.run,
             study=self._frozen.study.name,
             folder=str(self._folder.root),
             state=state,
             root=queued.root if queued else None,
-            metric=objective.metric,
-            direction=objective.direction,
+            metric=metric,
+            direction=self._frozen.study.objective.direction,
             regions=regions,
             held=queued.held if queued else (),
-            notice="; ".join(filter(None, notices)) or None,
+            notice="; ".join(filter(None, (queue_notice, study_notice, no_space))) or None,
             troubles=(
                 *(self._prefix_region(each.region, each.what) for each in found if each.is_sure),
                 *errors,
@@ -258,9 +251,7 @@ class StatusReader:
             failing=tuple(errors),
             hopeless=self._waiting.hopeless if waits else (),
             job_troubles=tuple(troubled),
-            work=WorkTime.from_parts(
-                (each.work.seconds, each.work.lost_seconds) for each in decided
-            ),
+            work=WorkTime.from_parts(each.work for each in decided),
             repairs=tuple(self._repairs()),
             seconds_left=seconds_left_of_run(
                 regions,
@@ -335,89 +326,45 @@ class StatusReader:
     def _prefix_region(self, slug: str | None, what: str) -> str:
         return f"{self._names[slug]}: {what}" if slug else what
 
-    def _all_fail(
-        self, trials: dict[str, list[StoredTrial]], records: Mapping[str, RegionRecords]
-    ) -> str | None:
-        if any(own.stopped is not None for own in records.values()):
-            return None
-        regions = self._graph.regions
-        return reason_all_fail([(trials[r.name], self._folder.region(r.slug)) for r in regions])
-
     def _decide_region(self, sources: _Sources) -> _Decided:
-        region, stamp, now = sources.region, self._stamp(sources), time.monotonic()
-        reports = [
-            untrusted_files.file_stamp(self._words[ad["TrialfleetNode"]].reports)
-            for ad in sources.ads
-            if "TrialfleetNode" in ad
-        ]
+        region, now = sources.region, time.monotonic()
+        files = self._folder.region(region.slug)
+        stamp = _stamp(sources, files)
         known = self._decided.get(region.slug)
         if known and known.stamp == stamp and now < known.until:
-            if known.reports != reports:
-                running = self._running_trials(sources, known.unfinished)
-                known.reports, known.status = reports, replace(known.status, running_trials=running)
             return known
-        files = self._folder.region(region.slug)
         unfinished = unfinished_states(files, region, sources.trials, sources.state, sources.queued)
+        executions = self._executions(sources)
         known = _Decided(
             stamp=stamp,
-            reports=reports,
             until=now + _DECIDED_SECONDS * (1 + random.random()),  # noqa: S311 - not all at once
             jobs=read_jobs(self._folder, sources.ads),
             unfinished=unfinished,
-            status=self._region(sources, unfinished),
+            status=replace(
+                self._region(sources, unfinished), usd=sum_known(each.usd for each in executions)
+            ),
             first=first_start(sources.trials),
+            work=(
+                sum(each.seconds for each in executions),
+                sum(each.lost_seconds for each in executions),
+            ),
         )
-        if known.status.phase in _ENDS or region.gangs:  # some of their files have no stamp
+        if known.status.stage in _ENDS or region.gangs:  # some of their files have no stamp
             self._decided.pop(region.slug, None)
         else:
             self._decided[region.slug] = known
         return known
 
-    def _add_up(
-        self,
-        region: RegionGraph,
-        trials: list[StoredTrial],
-        decided: _Decided,
-        queued: QueuedRun | None,
-        now: float,
-    ) -> None:
-        if time.monotonic() < decided.added:
-            return
-        decided.work, decided.usd = self._work.read(region, trials, queued, now)
-        decided.added = time.monotonic() + _ADDED_SECONDS * (1 + random.random())  # noqa: S311
-
-    def _stamp(self, sources: _Sources) -> object:
-        records, files = sources.records, self._folder.region(sources.region.slug)
-        return (
-            sources.state,
-            sources.node,
-            records,
-            records.published and reason_kept_out_now(records.published),
-            sources.trouble,
-            sources.by_stop,
-            sources.queued is None,
-            [
-                (trial.number, trial.state)
-                if trial.state.is_finished()
-                else (trial.number, trial.state, trial.user_attrs.get(FAILURES))
-                for trial in sources.trials
-            ],
-            sources.ads,
-            [self._stamp_of_job(files, ad) for ad in sources.ads if "TrialfleetNode" in ad],
-            untrusted_files.file_stamp(files.best.failures),
-        )
-
-    def _stamp_of_job(self, files: RegionFolder, ad: Mapping[str, Any]) -> object:
-        node, is_telling = ad["TrialfleetNode"], may_fail(ad)
-        place = self._words.get(node)
-        if place is None:
-            place = self._words[node] = files.node_folder(node)
-        paths = (place.log, place.order, place.said, *([place.saved] if is_telling else []))
-        return is_telling, [untrusted_files.file_stamp(path) for path in paths]
+    def _executions(self, sources: _Sources) -> list[PricedExecution]:
+        region, running = sources.region, sources.queued.running if sources.queued else frozenset()
+        has_jobs = not running.isdisjoint((*region.trial_nodes, *region.end_nodes))
+        files, now = self._folder.region(region.slug), time.time() if has_jobs else None
+        found = region_executions(files, sources.trials, self._frozen.study, now)
+        return [execution for _, execution in found]
 
     def _seconds_left(self, decided: _Decided, pauses: Sequence[Span]) -> float | None:
         region = decided.status
-        if region.state is not RunState.RUNNING or region.phase != "trials":
+        if region.stage is not Stage.TUNING:
             return None
         hours = self._hours[region.name]
         return seconds_left(decided.first, region.finished, region.budget, hours, pauses)
@@ -428,26 +375,26 @@ class StatusReader:
         files, study = self._folder.region(region.slug), self._frozen.study
         verdict = records.verdict
         complete = [t for t in trials if t.state is StoredState.COMPLETE]
+        values = [trial.value for trial in complete if trial.value is not None]
         failed = sum(t.state is StoredState.FAIL for t in trials)
         stopped_early = sum(map(is_stopped_early, trials))
         pruned = sum(t.state is StoredState.PRUNED for t in trials) - stopped_early
         count = Counter(unfinished.values())
         best = best_trial(complete, study.objective.direction)
         finished = len(complete) + failed + pruned + stopped_early
-        phase = region_phase(
-            records,
-            region,
-            queued,
-            finished,
-            lambda: read_end_files(files),
-            has_best=best is not None,
-        )
         published = str(records.published["path"]) if records.published else None
         not_latest = reason_kept_out_now(records.published) if records.published else None
         awaits = awaits_approval(records.published) if records.published else None
         budget = study.region_budget(region.name)
         stage = region_stage(
-            state, phase, published=published is not None, not_current=not_latest is not None
+            records,
+            region,
+            queued,
+            state,
+            finished,
+            lambda: read_end_files(files),
+            has_best=best is not None,
+            not_current=not_latest is not None,
         )
         service_log, trouble = self._folder.service_log, sources.trouble
         error = last_error(records, node, files.scripts_log, trouble, service_log)
@@ -458,7 +405,6 @@ class StatusReader:
             slug=region.slug,
             state=state,
             stage=stage,
-            phase=phase,
             done=len(complete),
             failed=failed,
             pruned=pruned,
@@ -478,10 +424,9 @@ class StatusReader:
             gate=passed_message(gate_rule(study), verdict) if study.gate and verdict else None,
             kept=verdict.why if verdict and not verdict.promoted else None,
             drift=(records.published or {}).get("drift"),
-            holdout=self._full_training_warning(files, complete) if published else None,
+            holdout=full_training_warning(files, study, values) if published else None,
             changed=records.changed,
             checks=records.checks,
-            running_trials=self._running_trials(sources, unfinished),
             cause=find_cause(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
             cut_off=count_cut_off(trials) if state is RunState.FAILED else 0,
             failing=records.failing,
@@ -497,38 +442,34 @@ class StatusReader:
             ),
         )
 
-    def _running_trials(
-        self, sources: _Sources, unfinished: Mapping[str, TrialState]
-    ) -> tuple[RunningTrial, ...]:
-        region, queued = sources.region, sources.queued
-        files = self._folder.region(region.slug)
-        return running_trials(files, region, queued, self._metric, unfinished)
 
-    def _full_training_warning(
-        self, files: RegionFolder, complete: Sequence[StoredTrial]
-    ) -> str | None:
-        slug = files.root.name
-        if slug not in self._warnings:
-            values = [trial.value for trial in complete if trial.value is not None]
-            self._warnings[slug] = full_training_warning(files, self._frozen.study, values)
-        return self._warnings[slug]
+def _stamp(sources: _Sources, files: RegionFolder) -> object:
+    """Return a value that changes with the sources of a region's status."""
+    records = sources.records
+    return (
+        sources.state,
+        sources.node,
+        records,
+        records.published and reason_kept_out_now(records.published),
+        sources.trouble,
+        sources.by_stop,
+        sources.queued is None,
+        [
+            (trial.number, trial.state)
+            if trial.state.is_finished()
+            else (trial.number, trial.state, trial.user_attrs.get(FAILURES))
+            for trial in sources.trials
+        ],
+        sources.ads,
+        [_stamp_of_job(files, ad) for ad in sources.ads if "TrialfleetNode" in ad],
+        untrusted_files.file_stamp(files.best.failures),
+    )
 
-    @property
-    def regions(self) -> list[str]:
-        """The names of the run's regions."""
-        return [region.name for region in self._graph.regions]
 
-    def trials(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials. Before the region's Optuna study exists, there are none.
-
-        Raises OptimizerError if the trial database can't be read.
-        """
-        return self._trials.read_region(region)
-
-    def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
-        """Return the best trial of each region that has one. May raise OptimizerError."""
-        numbers = {each.name: each.best_trial for each in status.regions}
-        return self._trials.read_numbers({name: n for name, n in numbers.items() if n is not None})
+def _stamp_of_job(files: RegionFolder, ad: Mapping[str, Any]) -> object:
+    place, is_telling = files.node_folder(ad["TrialfleetNode"]), may_fail(ad)
+    paths = (place.log, place.order, place.said, *([place.saved] if is_telling else []))
+    return is_telling, [untrusted_files.file_stamp(path) for path in paths]
 
 
 def open_run(path: Path) -> RunFolder:

@@ -26,7 +26,6 @@ class RegionStatus:
 
     Attributes:
         stage: the word that all views show for the region's state.
-        phase: "waiting", "trials", "best", "gate", "publish" or "done".
         done: the number of complete trials.
         failed: the number of permanently failed trials.
         pruned: the number of abandoned trials: no money was left, or the day's deadline had passed.
@@ -64,7 +63,6 @@ class RegionStatus:
     slug: str
     state: RunState
     stage: Stage
-    phase: str = ""
     done: int = 0
     failed: int = 0
     pruned: int = 0
@@ -189,3 +187,21 @@ class RunStatus:
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""
         return {"schema": 1, **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestSettings:
+    """The best settings of a region, and what became of them.
+
+    `value` is the best trial's value of the objective. `final` has the metrics of the full
+    training, or None before the model is published. `published` is the published model's folder, or
+    None.
+    """
+
+    region: str
+    stage: Stage
+    trial: int
+    value: float
+    params: dict[str, Any]
+    final: dict[str, float] | None
+    published: str | None

@@ -7,7 +7,7 @@ import io
 
 from trialfleet.workflows.cli.printing.results_csv import write_best_csv
 from trialfleet.workflows.rules.states import Stage
-from trialfleet.workflows.status.best_settings import BestSettings
+from trialfleet.workflows.status.status_types import BestSettings
 
 
 def test_each_region_is_a_row_with_its_settings() -> None:

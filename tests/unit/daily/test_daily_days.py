@@ -782,11 +782,11 @@ def test_a_region_that_a_person_stopped_is_reported_as_stopped(make_run: MakeRun
     run = make_run()
     files = RunFolder(run.folder)
     status = run.status()
-    region = replace(status.regions[0], best=0.5, stage=Stage.STOPPED, phase="trials")
+    region = replace(status.regions[0], best=0.5, stage=Stage.STOPPED)
     status = replace(status, state=RunState.STOPPED, regions=(region,))
     one = Attempt(date=DAY, attempt=1, run="r1", regions=("A",), started=NOON, deadline=None)
     messages: list[str] = []
     outcomes = RunsEndings(one, files, load_frozen(files.study)).all_outcomes(status)
     _OutcomeReporter(messages.append).report(outcomes, status)
     assert messages == ["A: stopped before it had a model, best loss 0.5"]
-    assert [o.why for o in outcomes] == ["its run r1 was stopped during its trials"]
+    assert [o.why for o in outcomes] == ["its run r1 was stopped"]

@@ -127,7 +127,7 @@ def test_a_model_is_exported_without_trials_that_cannot_be_read(
         database.write_bytes(b"no database" * 1000)
     first, _ = server_of(tmp_path, uri, trials=True).export(read_published(folder), None)
     assert ", without its trials: " in first
-    assert ("not there" in first) == (storage == "gone")
+    assert ("does not exist" in first) == (storage == "gone")
 
 
 KILLED = """

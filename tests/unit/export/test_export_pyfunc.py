@@ -30,7 +30,7 @@ from trialfleet.workflows.control.export.pyfunc_files import (
     write_pyfunc,
 )
 from trialfleet.workflows.control.models.latest import switch_to_newest
-from trialfleet.workflows.facts.models.folders import planning_time
+from trialfleet.workflows.facts.models.folders import planning_time, read_provenance
 from trialfleet.workflows.study.export import Mlflow
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.reading import read_rows
@@ -104,10 +104,10 @@ def written(models_folder: Path, folder: Path) -> dict[str, Any]:
     from ruamel.yaml import YAML
 
     [model] = read_published(models_folder).models.values()
-    pyfunc = describe_pyfunc(model.path)
+    pyfunc = describe_pyfunc(model)
     assert pyfunc
     folder.mkdir()
-    write_pyfunc(folder, pyfunc, model, {"run_id": "1"})
+    write_pyfunc(folder, pyfunc, read_provenance(model), {"run_id": "1"})
     found: dict[str, Any] = YAML(typ="safe", pure=True).load(folder / "MLmodel")
     return found
 

@@ -106,7 +106,6 @@ def _zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 def test_a_file_is_read_as_optuna_reads_it(
     storage: BaseStorage, file: Path, *, of_url: bool
 ) -> None:
-    fill(storage, "another")
     study = fill(storage)
     reader = reader_of_url(sqlite_url(file)) if of_url else reader_of_file(file)
     read = reader.read_all([NAME])[NAME]
@@ -115,19 +114,6 @@ def test_a_file_is_read_as_optuna_reads_it(
     assert [t.value for t in read] == [t.values and t.values[0] for t in by_optuna]
     assert [t.state.is_finished() for t in read] == [t.state.is_finished() for t in by_optuna]
     assert reader.read_all(["a third"])["a third"] == []
-    assert fields([*reader.read_numbers({NAME: 2, "another": 0}).values()]) == fields(
-        [read[2], read[0]]
-    )
-    assert reader.read_numbers({}) == {}
-
-
-@pytest.mark.parametrize("study", [NAME, "a third"])
-def test_a_trial_that_a_restored_copy_lacks_gives_an_error(
-    storage: BaseStorage, file: Path, study: str
-) -> None:
-    fill(storage)
-    with pytest.raises(OptimizerError, match="no longer has trial 99"):
-        reader_of_file(file).read_numbers({study: 99})
 
 
 def test_the_trial_states_equal_optunas() -> None:

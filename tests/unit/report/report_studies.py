@@ -189,7 +189,7 @@ def _status(
     count = Counter(trials)
     stage = Stage.PUBLISHED if facts.get("published") else Stage.TUNING
     known: dict[str, Any] = {
-        "slug": name, "state": RunState.RUNNING, "stage": stage, "phase": "trials",
+        "slug": name, "state": RunState.RUNNING, "stage": stage,
         "done": count[states.TrialState.COMPLETE], "failed": count[states.TrialState.FAILED],
         "pruned": count[states.TrialState.PRUNED],
         "stopped_early": count[states.TrialState.STOPPED_EARLY],

@@ -237,10 +237,9 @@ def test_an_emptied_storage_is_an_error(ended: Run) -> None:
     write_json(files.region("A").trial("A.l1.t01").trial_json, {})
     page = files.report_page.read_text()
     reader = StatusReader(files)
-    status = reader.read()
+    assert not reader.snapshot().storage_away
     files.database.write_bytes(b"")
-    with pytest.raises(OptimizerError, match="is empty"):
-        reader.best_trials(status)
+    assert "is empty" in reader.snapshot().storage_away
     for command in ("report", "best", "trials"):
         result = call(command, ended)
         assert result.exit_code != 0, command

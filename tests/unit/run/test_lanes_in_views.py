@@ -28,12 +28,12 @@ from trialfleet.workflows.facts.jobs.ordered_trial import (
     shared_nodes,
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.rules.cost_sums import Kind
+from trialfleet.workflows.rules.cost_sums import Kind, sum_known
 from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status import status_reader as status
 from trialfleet.workflows.status.attempts.job_record import read_execution
 from trialfleet.workflows.status.costs.bill import BilledRun, run_items
-from trialfleet.workflows.status.lost_work import WorkReader
+from trialfleet.workflows.status.lost_work import region_executions
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.unfinished_trials import (
     RunningTrial,
@@ -98,6 +98,13 @@ class Views:
 
     def unfinished(self, queued: QueuedRun | None = QUEUED) -> dict[str, TrialState]:
         return unfinished_states(self.files, self.graph, self.trials, RunState.RUNNING, queued)
+
+    def work(self) -> tuple[float, float, float | None]:
+        """Return the seconds of all executions, of their lost parts, and their cost in USD."""
+        items = region_executions(self.files, self.trials, self.frozen.study, None)
+        found = [each for _, each in items]
+        lost = sum(each.lost_seconds for each in found)
+        return sum(each.seconds for each in found), lost, sum_known(each.usd for each in found)
 
     def running(self) -> RunningTrial:
         (found,) = running_trials(self.files, self.graph, QUEUED, "loss", self.unfinished())
@@ -168,10 +175,8 @@ def test_costs_of_trials_and_of_the_time_between_them_are_the_complete_bill(view
     study, trials = views.frozen.study, views.trials
     spending = region_spending(views.files, trials, study, None)
     assert spending.spent + sum(spending.under_way) == whole
-    reader = WorkReader(views.folder, study)
-    work, usd = reader.read(views.graph, trials, EMPTY, views.log.at(99))
-    assert usd == whole
-    assert (work.seconds, work.lost_seconds) == (27, 0)
+    assert views.work()[:2] == (27, 0)
+    assert views.work()[2] == whole
     (region,) = read_report(views.folder).regions
     assert region.between_usd == pytest.approx(7 * USD_PER_SECOND)
     (bar,) = cost_bars(read_report(views.folder))
@@ -180,9 +185,7 @@ def test_costs_of_trials_and_of_the_time_between_them_are_the_complete_bill(view
 
 def test_an_interrupted_job_loses_only_its_current_trial(views: Views) -> None:
     views.log.evicted(30)
-    reader = WorkReader(views.folder, views.frozen.study)
-    work, _ = reader.read(views.graph, views.trials, EMPTY, views.log.at(99))
-    assert (work.seconds, work.lost_seconds) == (20, 5)
+    assert views.work()[:2] == (20, 5)
 
 
 @pytest.mark.parametrize(("is_cut", "value", "lost"), [(True, 0.5, 5), (False, None, 25)])
@@ -201,9 +204,7 @@ def test_the_notes_of_a_recorded_trial_show_its_lost_work(
     place.root.mkdir()
     execution = read_execution(place, views.frozen.study, 1, failed=value is None)
     views.stored.add("A", stored_trial("A.l1.t03", BEGIN, value, job=execution["job"]))
-    reader = WorkReader(views.folder, views.frozen.study)
-    work, _ = reader.read(views.graph, views.trials, EMPTY, views.log.at(99))
-    assert (work.seconds, work.lost_seconds) == (43 if is_cut else 52, lost)
+    assert views.work()[:2] == (43 if is_cut else 52, lost)
 
 
 def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) -> None:
@@ -216,8 +217,6 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     assert end_place(views.files, views.files.best).log == views.files.trial("A.l1").log
     (found,) = running_trials(views.files, views.graph, QUEUED, "loss", ())
     assert (found.node, found.started) == ("A.best", views.log.at(36))
-    reader = WorkReader(views.folder, views.frozen.study)
-    reader.read(views.graph, views.trials, EMPTY, views.log.at(40))  # the queue's gap
     views.log.marks(46, "best ends code=0")
     views.log.terminated(46)
     items = run_items(BilledRun.open(views.folder.root))
@@ -225,16 +224,14 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     trained = in_lane(views.files, views.files.best, "A.l1")
     noted = read_execution(trained, views.frozen.study, 1, failed=False)["job"]
     write_json(views.files.best.job, noted)
-    _, usd = reader.read(views.graph, views.trials, EMPTY, views.log.at(99))
-    assert usd == pytest.approx(36 * USD_PER_SECOND)
+    assert views.work()[2] == pytest.approx(36 * USD_PER_SECOND)
     views.files.best.job.unlink()
     views.files.best.by_lane.unlink()  # it was useless, and is retried by its own job
     items = run_items(BilledRun.open(views.folder.root))
     assert [item.seconds for item in items if item.kind is Kind.FAILED] == [10]
     whole = pytest.approx(36 * USD_PER_SECOND)
     assert sum(item.usd or 0.0 for item in items) == whole
-    _, usd = reader.read(views.graph, views.trials, EMPTY, views.log.at(99))
-    assert usd == whole
+    assert views.work()[2] == whole
 
 
 def test_the_live_view_shows_trials_of_a_lane_and_their_pages(views: Views) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.job_logs import JobLog
 from trialfleet import untrusted_files
-from trialfleet.workflows.facts.jobs.execution_notes import noted_parts, noted_whole
+from trialfleet.workflows.facts.jobs.execution_notes import noted_parts
 from trialfleet.workflows.facts.jobs.executions import ExecutionEnd
 from trialfleet.workflows.facts.jobs.job_log import (
     PricedExecution,
@@ -20,7 +20,6 @@ from trialfleet.workflows.facts.jobs.job_log import (
     read_between_trials,
     read_executions,
     read_job,
-    read_job_stays,
     read_starts,
     read_stays,
 )
@@ -28,7 +27,6 @@ from trialfleet.workflows.facts.jobs.trial_parts import (
     note_log,
     read_attempts,
     read_parts,
-    read_whole_job,
 )
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder, note_path
 
@@ -349,7 +347,6 @@ def test_the_note_on_a_log_equals_the_logs_contents(
                     getattr(lane.log, event)(second)
         log = lane.root / "log"
         note_log(log)
-        assert noted_whole(log, untrusted_files.file_stamp(log)) == read_whole_job(log)
         assert noted_parts(log, untrusted_files.file_stamp(log)) == read_parts(log)
 
 
@@ -379,16 +376,12 @@ def test_a_job_with_a_note_is_read_without_its_log(noted: Lane) -> None:
         (20, 21, ExecutionEnd.DONE),
         (31, 32, ExecutionEnd.DONE),
     ]
-    (whole,), ends = read_job_stays(noted.root / "log")
-    assert (noted.span(whole), ends) == ((10, 33, ExecutionEnd.DONE), frozenset({"best"}))
-    assert whole.usd == pytest.approx(23 * USD_PER_SECOND)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]\n", '{"of": 1}\n{}\n', "null\nnull\n"])
 def test_a_damaged_note_is_ignored(noted: Lane, text: str) -> None:
     note_path(noted.root / "log").write_text(text)
     assert noted.spans(2) == noted.between() == []
-    assert read_job_stays(noted.root / "log") == ([], frozenset())
 
 
 def test_a_log_that_has_grown_is_read_instead_of_its_note(lane: Lane) -> None:

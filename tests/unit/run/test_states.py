@@ -22,12 +22,11 @@ from trialfleet.workflows.facts.runs.region_records import (
     read_end_files,
     read_records,
 )
-from trialfleet.workflows.rules.region_state import region_phase, region_state
+from trialfleet.workflows.rules.region_state import region_stage, region_state
 from trialfleet.workflows.rules.states import (
     RunState,
     Stage,
     TrialState,
-    region_stage,
     trial_state,
     unfinished_state,
 )
@@ -43,17 +42,29 @@ def test_the_page_lists_exactly_the_known_states(words: type[StrEnum]) -> None:
     assert listed == set(words) - ({"waiting"} if words is RunState else set())
 
 
-@pytest.mark.parametrize("state", RunState)
-def test_every_state_of_a_region_has_a_stage(state: RunState) -> None:
-    stages = {region_stage(state, phase, published=True) for phase in ("trials", "best", "publish")}
-    if state is RunState.RUNNING:
-        assert stages == {Stage.TUNING, Stage.TRAINING, Stage.PUBLISHING}
-    elif state is RunState.DONE:
-        assert stages == {Stage.PUBLISHED}
-        assert region_stage(state, "done", published=False) is Stage.TUNED
-        assert region_stage(state, "done", published=True, not_current=True) is Stage.KEPT
-    else:
-        assert stages == {Stage(state.value)}
+def test_every_state_of_a_region_has_a_stage(make_run: MakeRun) -> None:
+    run = make_run()
+    region, files = build_graph(run.study).regions[0], RunFolder(run.folder).region("A")
+    published = RegionRecords(published={"path": "models/demo/A/r1"})
+
+    def stage(state: RunState, records: RegionRecords, *, not_current: bool = False) -> Stage:
+        return region_stage(
+            records,
+            region,
+            None,
+            state,
+            0,
+            lambda: read_end_files(files),
+            has_best=False,
+            not_current=not_current,
+        )
+
+    for state in set(RunState) - {RunState.DONE}:
+        shown = Stage.WAITING if state is RunState.RUNNING else Stage(state.value)
+        assert stage(state, RegionRecords()) is shown
+    assert stage(RunState.DONE, published) is Stage.PUBLISHED
+    assert stage(RunState.DONE, published, not_current=True) is Stage.KEPT
+    assert stage(RunState.DONE, RegionRecords()) is Stage.TUNED
 
 
 def test_only_trials_of_a_region_under_way_run_or_wait() -> None:
@@ -108,41 +119,40 @@ def test_status_fails_if_the_runs_state_is_unknown(make_run: MakeRun, options: l
     assert CliRunner().invoke(main, ["status", str(run.folder / "no"), *options]).exit_code == 2
 
 
-def test_a_region_is_in_the_gate_phase_only_if_a_job_measures(
-    make_run: MakeRun, work: Path
-) -> None:
+def test_a_region_is_gating_only_if_a_job_measures(make_run: MakeRun, work: Path) -> None:
     """A first model is promoted without a job, and a training may leave no model to measure."""
     run = make_run(publish="models", gate={})
     region, files = build_graph(run.study).regions[0], RunFolder(run.folder).region("A")
 
-    def phase(queued: QueuedRun | None = None, *, has_best: bool = True) -> str:
-        return region_phase(
+    def stage(queued: QueuedRun | None = None, *, has_best: bool = True) -> Stage:
+        return region_stage(
             read_records(files),
             region,
             queued,
+            RunState.RUNNING,
             region.trials,
             lambda: read_end_files(files),
             has_best=has_best,
         )
 
-    assert phase(has_best=False) == "trials", "all trials failed, so none is trained in full"
-    assert phase() == "best"
+    assert stage(has_best=False) is Stage.TUNING, "all failed, so none is trained in full"
+    assert stage() is Stage.TRAINING
     files.best.result.parent.mkdir(parents=True, exist_ok=True)
     files.best.result.write_text('{"status": "complete"}')
     files.best.model.mkdir(parents=True)
-    assert phase() == "best", "it left no model"
+    assert stage() is Stage.TRAINING, "it left no model"
     (files.best.model / "weights").touch()
-    assert phase() == "publish", "there is no job that measures"
+    assert stage() is Stage.PUBLISHING, "there is no job that measures"
     nothing: dict[str, Any] = dict.fromkeys(("running", "regions"), frozenset())
     waits = QueuedRun(
         root=None, root_held=None, held=(), ads=(), idle=frozenset({region.gate}), **nothing
     )
-    assert phase(waits) == "gate"
+    assert stage(waits) is Stage.GATING
     files.gate.trial_json.parent.mkdir(parents=True, exist_ok=True)
     files.gate.trial_json.touch()
-    assert phase() == "gate"
+    assert stage() is Stage.GATING
     files.verdict.touch()
-    assert phase() == "publish"
+    assert stage() is Stage.PUBLISHING
 
 
 def test_a_region_has_the_state_of_its_ended_run_while_its_dagman_runs(

@@ -6,8 +6,8 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from trialfleet.workflows.status.best_settings import BestSettings
 from trialfleet.workflows.status.run_trials import COLUMNS, Trial
+from trialfleet.workflows.status.status_types import BestSettings
 
 if TYPE_CHECKING:
     from trialfleet.workflows.study.spec import Study

@@ -93,26 +93,20 @@ class Watchers:
         A program that died is not started again within `AGAIN_SECONDS` of its last start. If it
         can't be started, that is logged once, because the other runs need their programs, too.
         """
+        process, started = self._processes.get(watcher, (None, -math.inf))
+        if (process and process.poll() is None) or time.monotonic() - started < AGAIN_SECONDS:
+            return False
+        if process and process.returncode == 0:
+            del self._processes[watcher]
+            return True
         try:
-            has_ended = self._has_ended(watcher)
+            if not _is_at_work(watcher):
+                self._processes[watcher] = _start(watcher), time.monotonic()
+            self._unstarted.pop(watcher, None)
         except OSError as error:
             if self._unstarted.get(watcher) != str(error):
                 log.warning("%s: %s can't be started: %s", watcher.run, watcher.program, error)
             self._unstarted[watcher] = str(error)
-            return False
-        self._unstarted.pop(watcher, None)
-        return has_ended
-
-    def _has_ended(self, watcher: Watcher) -> bool:
-        process, started = self._processes.get(watcher, (None, -math.inf))
-        if process and process.poll() is None:
-            return False
-        is_old = time.monotonic() - started >= AGAIN_SECONDS
-        if process and process.returncode == 0 and is_old:
-            del self._processes[watcher]
-            return True
-        if is_old and not _is_at_work(watcher):
-            self._processes[watcher] = _start(watcher), time.monotonic()
         return False
 
 

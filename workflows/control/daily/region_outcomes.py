@@ -13,15 +13,6 @@ from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy
 
-_DURING = {  # the phases of `RegionStatus`
-    "waiting": "before it began",
-    "trials": "during its trials",
-    "best": "during its full training",
-    "gate": "during the gate's job",
-    "publish": "before its model was published",
-    "done": "after it was done",
-}
-
 
 class RunsEndings:
     """Reads the outcomes of an attempt's regions.
@@ -78,6 +69,5 @@ def _failure_reason(region: RegionStatus, status: RunStatus) -> str:
         return region.reason
     if region.cause:
         return str(region.cause)
-    if status.state is RunState.STOPPED:
-        return f"its run {status.run} was stopped {_DURING[region.phase]}"
-    return f"its run {status.run} ended {_DURING[region.phase]}"
+    how = "was stopped" if status.state is RunState.STOPPED else "ended before it had a model"
+    return f"its run {status.run} {how}"

@@ -30,7 +30,7 @@ from trialfleet.workflows.control.export.mlflow_trials import (
     trial_tags,
     trials_of_model,
 )
-from trialfleet.workflows.control.export.published_models import LocalModel, Published
+from trialfleet.workflows.control.export.published_models import Published
 from trialfleet.workflows.control.export.pyfunc_files import (
     build_schema,
     describe_pyfunc,
@@ -38,6 +38,7 @@ from trialfleet.workflows.control.export.pyfunc_files import (
 )
 from trialfleet.workflows.control.export.s3_client import read_secret
 from trialfleet.workflows.facts.models.card import data_identity, read_card
+from trialfleet.workflows.facts.models.folders import read_provenance
 from trialfleet.workflows.study.export import Keep, Mlflow
 
 if TYPE_CHECKING:
@@ -99,37 +100,39 @@ class MlflowServer:
         lines = []
         with self._asking():
             for run, model in published.models.items():
-                if run in known or not model.path.exists():
+                card = read_card(model) or read_provenance(model)
+                if run in known or not card:  # `keep` has just removed it
                     continue
-                known[run], note = self._add(published.study, name, published.region, model)
+                known[run], note = self._add(published.study, name, published.region, model, card)
                 record.parent.mkdir(exist_ok=True)
                 write_json(record, {"uri": self._settings.uri, "versions": known})
                 lines.append(f"{run}: version {known[run]} of {name}{note}")
-            if published.champion and (now := known.get(published.champion.run)):
+            if published.champion and (now := known.get(published.champion.name)):
                 lines += self._switch(name, now)
         return lines
 
     # -- a model -------------------------------------------------------------------------------
 
-    def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
+    def _add(
+        self, study: str, name: str, region: str, model: Path, card: dict[str, Any]
+    ) -> tuple[str, str]:
         """Add a model to MLflow, or the parts that an earlier export did not add.
 
         Return the model's version in MLflow, and a note. The note is "" unless the model's trials
         can't be read.
         """
-        identity = f"{study}/{region}/{model.run}"
+        identity = f"{study}/{region}/{model.name}"
         experiment = self._get_experiment(study)
         found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{identity}'")
-        card = read_card(model.path) or model.provenance
-        begun = _to_milliseconds(model.provenance.get("created")) or 0
+        begun = _to_milliseconds(card.get("created")) or 0
         run = found[0] if found else self._create_run(experiment, identity, region, model, card)
         run_id = run.info.run_id
         points = [Point(key, value, begun / 1000, 0) for key, value in _metrics(card)]
         self._log(run_id, card["params"], points)
         self._log_data(run_id, model, card)
-        self._log_files(run_id, model)
+        self._log_files(run_id, model, card)
         version = self._version(name, run_id, f"{run.info.artifact_uri}/{MODEL}", card)
-        note = self._add_trials(experiment, run_id, model) if self._settings.trials else ""
+        note = self._add_trials(experiment, run_id, card) if self._settings.trials else ""
         self._client.set_terminated(run_id, "FINISHED")
         return version, note
 
@@ -143,15 +146,15 @@ class MlflowServer:
         return self._experiment
 
     def _create_run(
-        self, experiment: str, identity: str, region: str, model: LocalModel, card: dict[str, Any]
+        self, experiment: str, identity: str, region: str, model: Path, card: dict[str, Any]
     ) -> Any:
-        begun = _to_milliseconds(model.provenance.get("created"))
+        begun = _to_milliseconds(card.get("created"))
         gate, source = card.get("gate") or {}, card.get("source") or {}
         tags = {
             TAG: identity,
             "trialfleet.study": card.get("study"),
             "trialfleet.region": card.get("region"),
-            "trialfleet.run": model.run,
+            "trialfleet.run": model.name,
             "trialfleet.date": card.get("date"),
             "trialfleet.trial": card.get("trial"),
             "trialfleet.seed": card.get("seed"),
@@ -167,7 +170,7 @@ class MlflowServer:
                 for number, entry in enumerate(card.get("data") or [])
             },
         }
-        name = f"{region} {model.run}"
+        name = f"{region} {model.name}"
         return self._client.create_run(
             experiment, start_time=begun, tags=_texts(tags), run_name=name
         )
@@ -184,10 +187,10 @@ class MlflowServer:
             for start in range(0, len(entries), _BATCH):
                 self._client.log_batch(run_id, **{kind: entries[start : start + _BATCH]})
 
-    def _log_data(self, run_id: str, model: LocalModel, card: Mapping[str, Any]) -> None:
+    def _log_data(self, run_id: str, model: Path, card: Mapping[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        schema = build_schema(model.path)
+        schema = build_schema(model)
         training = [InputTag("mlflow.data.context", "training")]
         inputs = []
         for entry in card.get("data") or []:
@@ -208,10 +211,10 @@ class MlflowServer:
         if inputs:
             self._client.log_inputs(run_id, inputs)
 
-    def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
+    def _add_trials(self, experiment: str, parent: str, card: Mapping[str, Any]) -> str:
         """Create or complete the trials' MLflow runs. Return a note if this is impossible."""
         try:
-            metric, trials = trials_of_model(model.provenance)
+            metric, trials = trials_of_model(card)
         except TrialfleetError as error:
             return f", without its trials: {error}"
         known = known_trials(self._client, experiment, parent)
@@ -232,15 +235,15 @@ class MlflowServer:
             self._client.set_terminated(run.info.run_id, STATUS.get(trial.state, STOPPED), ended)
         return ""
 
-    def _log_files(self, run_id: str, model: LocalModel) -> None:
+    def _log_files(self, run_id: str, model: Path, card: Mapping[str, Any]) -> None:
         import mlflow
 
-        self._client.log_artifacts(run_id, str(model.path), MODEL)
-        if pyfunc := describe_pyfunc(model.path):
+        self._client.log_artifacts(run_id, str(model), MODEL)
+        if pyfunc := describe_pyfunc(model):
             of_mlflow = {"artifact_path": MODEL, "run_id": run_id}
             of_mlflow["mlflow_version"] = mlflow.__version__
             with tempfile.TemporaryDirectory() as folder:
-                write_pyfunc(Path(folder), pyfunc, model, of_mlflow)
+                write_pyfunc(Path(folder), pyfunc, card, of_mlflow)
                 self._client.log_artifacts(run_id, folder, MODEL)
 
     # -- the registry --------------------------------------------------------------------------

@@ -35,18 +35,18 @@ class Point(NamedTuple):
     step: int
 
 
-def trials_of_model(provenance: Mapping[str, Any]) -> tuple[str, list[Trial]]:
+def trials_of_model(card: Mapping[str, Any]) -> tuple[str, list[Trial]]:
     """Return the objective's metric, and the finished trials of a model's region in its run.
 
     TrialfleetError if the run can't be read, or if another run now uses the run's folder.
     """
-    place, region = Path(str(provenance.get("folder"))), str(provenance.get("region"))
+    place, region = Path(str(card.get("folder"))), str(card.get("region"))
     if not (place.is_absolute() and RunFolder(place).study.exists()):
         raise ExportError(f"the run's folder does not exist: {place}")
     folder = RunFolder(place)
     frozen = load_frozen(folder.study)
     named = (frozen.study.name, frozen.run)
-    if named != (provenance.get("study"), provenance.get("run")):
+    if named != (card.get("study"), card.get("run")):
         raise ExportError(f"the run's folder {place} now belongs to another run")
     trials = [
         build_trial(region, each, {}) for each in RunTrials(folder, frozen).read_region(region)

@@ -10,7 +10,6 @@ import hashlib
 import json
 import platform
 import re
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -20,7 +19,6 @@ from typing import Any
 
 from trialfleet.files import object_or_empty, read_json, unless_damaged
 from trialfleet.nodes.tabular.table import Columns
-from trialfleet.workflows.control.export.published_models import LocalModel
 from trialfleet.workflows.control.export.pyfunc_loader import PREDICT
 
 MLMODEL, SIGNATURE, REQUIREMENTS = "MLmodel", "signature.json", "requirements.txt"
@@ -50,7 +48,6 @@ _TABULAR_PACKAGES = ("numpy", "pandas", "polars", "pydantic", "torch")
 _DATA_TYPES = {"number": "double", "boolean": "boolean"}  # by kind; other kinds are strings
 _IMPORT = re.compile(r"^( *from )trialfleet\b", re.MULTILINE)
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
-_NAMESPACE = uuid.UUID("5b7c3f8e-2f0e-4c62-9d43-6d3d9c1b7a11")  # for the models' UUIDs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +123,12 @@ def column_kinds(columns: Columns) -> dict[str, str]:
 
 
 def write_pyfunc(
-    folder: Path, pyfunc: Pyfunc, model: LocalModel, of_mlflow: Mapping[str, Any]
+    folder: Path, pyfunc: Pyfunc, card: Mapping[str, Any], of_mlflow: Mapping[str, Any]
 ) -> None:
     """Write into the empty `folder` the files with which MLflow loads a model.
 
-    `of_mlflow` has MLflow's own entries for the file MLmodel, such as MLflow's version.
+    `card` is the model's card. `of_mlflow` has MLflow's own entries for the file MLmodel, such as
+    MLflow's version.
     """
     package = _write_code(folder / CODE, pyfunc.modules)
     signature = {
@@ -144,11 +142,9 @@ def write_pyfunc(
         "env": {"virtualenv": _PYTHON},
         "python_version": platform.python_version(),
     }
-    identity = "/".join(str(model.provenance.get(key)) for key in ("study", "region", "run"))
     description = {
         **of_mlflow,
-        "model_uuid": uuid.uuid5(_NAMESPACE, identity).hex,
-        "utc_time_created": str(model.provenance.get("created")),
+        "utc_time_created": str(card.get("created")),
         "metadata": pyfunc.metadata,
         "flavors": {"python_function": flavour},
         **({"signature": {**signature, "params": None}} if "inputs" in signature else {}),

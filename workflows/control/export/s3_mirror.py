@@ -25,11 +25,12 @@ from trialfleet.errors import ExportError
 from trialfleet.files import object_or_empty, sync_tree
 from trialfleet.infra.fleet.aws.clients import DENIED, error_code, error_message, permission
 from trialfleet.workflows.checksums import compute_sha256
-from trialfleet.workflows.control.export.published_models import OLDEST, LocalModel, Published
+from trialfleet.workflows.control.export.published_models import OLDEST, Published
 from trialfleet.workflows.control.export.s3_client import list_objects
 from trialfleet.workflows.control.models.retention import models_to_keep, models_to_remove
-from trialfleet.workflows.facts.models.folders import PROVENANCE
+from trialfleet.workflows.facts.models.folders import PROVENANCE, model_time
 from trialfleet.workflows.facts.models.history import BY_A_PERSON
+from trialfleet.workflows.formatting import in_one_line
 from trialfleet.workflows.study.export import Keep
 
 if TYPE_CHECKING:
@@ -143,35 +144,35 @@ class S3Mirror:
 
     # -- models --------------------------------------------------------------------------------
 
-    def _upload(self, root: str, model: LocalModel) -> bool:
+    def _upload(self, root: str, model: Path) -> bool:
         """Copy a model to S3. Return False if the local model was removed meanwhile."""
-        folder = f"{root}{model.run}/"
+        folder, as_of = f"{root}{model.name}/", model_time(model)
         try:
             self._claim(folder, model)
             there = self._list_objects(folder)
             manifest = []
-            for path in sorted(path for path in model.path.rglob("*") if path.is_file()):
-                name = _name(path, model.path)
+            for path in sorted(path for path in model.rglob("*") if path.is_file()):
+                name = _name(path, model)
                 size = path.stat().st_size
                 if there.get(folder + name) != size:
                     self._send(path, folder + name)
                 manifest.append({"name": name, "bytes": size, "sha256": compute_sha256(path)})
         except FileNotFoundError:
-            if model.path.exists():
+            if model.exists():
                 raise
             return False  # `keep` has just removed it
-        record = {"schema": 1, "run": model.run, "as_of": _text(model.as_of), "files": manifest}
-        self._put_bytes(f"{root}{model.run}{_MANIFEST}", _bytes(record))
+        record = {"schema": 1, "run": model.name, "as_of": _text(as_of), "files": manifest}
+        self._put_bytes(f"{root}{model.name}{_MANIFEST}", _bytes(record))
         return True
 
-    def _claim(self, folder: str, model: LocalModel) -> None:
-        own = (model.path / PROVENANCE).read_bytes()
+    def _claim(self, folder: str, model: Path) -> None:
+        own = (model / PROVENANCE).read_bytes()
         key = folder + PROVENANCE
         if self._put_bytes(key, own, IfNoneMatch="*") or self._get(key)[0] == own:
             return
         raise ExportError(
             f"s3://{self._bucket}/{folder} has the model of a different run with the same id, "
-            f"{model.run!r}: two managers publish there; give one of them another prefix"
+            f"{model.name!r}: two managers publish there; give one of them another prefix"
         )
 
     def _send(self, path: Path, key: str) -> None:
@@ -181,7 +182,8 @@ class S3Mirror:
             with self._asking(f"copying {path.name}"):
                 self._client.upload_file(str(path), self._bucket, key)
         except S3UploadFailedError as error:
-            raise ExportError(f"{self.title}: {_shorten(error)}", is_of_all=True) from error
+            reason = in_one_line(str(error), _MOST_SHOWN)
+            raise ExportError(f"{self.title}: {reason}", is_of_all=True) from error
 
     # -- the pointer ---------------------------------------------------------------------------
 
@@ -192,9 +194,9 @@ class S3Mirror:
             return []
         ours: Pointer = {
             "schema": 1,
-            "run": champion.run,
-            "model": f"s3://{self._bucket}/{root}{champion.run}/",
-            "as_of": _text(champion.as_of),
+            "run": champion.name,
+            "model": f"s3://{self._bucket}/{root}{champion.name}/",
+            "as_of": _text(model_time(champion)),
             "by": change.by,
             "switched": change.time,
             "writer": f"{socket.gethostname()}:{published.folder.resolve()}",
@@ -204,14 +206,14 @@ class S3Mirror:
             theirs = _parse_pointer(content)
             if theirs == ours:
                 return []
-            self._claim(f"{root}{champion.run}/", champion)  # error if it is another manager's
+            self._claim(f"{root}{champion.name}/", champion)  # error if it is another manager's
             if theirs and not replaces(ours, theirs):
                 run, writer = theirs.get("run"), theirs.get("writer")
                 stays = f"{POINTER} stays with {run}, which {writer} switched to"
                 return [] if run == ours["run"] else [stays]
             condition = {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
             if self._put_bytes(root + POINTER, _bytes(ours), **condition):
-                return [f"{POINTER} is {champion.run}"]
+                return [f"{POINTER} is {champion.name}"]
         raise ExportError(f"another process keeps changing s3://{self._bucket}/{root}{POINTER}")
 
     # -- removal -------------------------------------------------------------------------------
@@ -220,7 +222,7 @@ class S3Mirror:
         self, root: str, published: Published, keep: Keep, others: set[str]
     ) -> list[str]:
         """Remove models that exist only in S3 (`others`) and exceed the limits of `keep`."""
-        ages = {run: model.as_of or OLDEST for run, model in published.models.items()}
+        ages = {run: model_time(model) or OLDEST for run, model in published.models.items()}
         for run in others:
             if as_of := _parse_pointer(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
                 ages[run] = _moment(as_of)
@@ -283,12 +285,13 @@ class S3Mirror:
         except ClientError as error:
             denied = f"the permission {permission(error)} is denied: "
             kind = denied if error_code(error) in DENIED else f"{error_code(error)}: "
-            text = f"{self.title}: {what}: {kind}{_shorten(error_message(error))}"
+            text = f"{self.title}: {what}: {kind}{in_one_line(error_message(error), _MOST_SHOWN)}"
             raise ExportError(text, is_of_all=error_code(error) not in _OF_ONE) from error
         except NoCredentialsError as error:
             raise ExportError(f"{self.title}: {_NO_KEYS}", is_of_all=True) from error
         except BotoCoreError as error:
-            raise ExportError(f"{self.title}: {what}: {_shorten(error)}", is_of_all=True) from error
+            reason = in_one_line(str(error), _MOST_SHOWN)
+            raise ExportError(f"{self.title}: {what}: {reason}", is_of_all=True) from error
 
 
 def replaces(ours: Pointer, theirs: Pointer) -> bool:
@@ -336,7 +339,3 @@ def _text(moment: datetime | None) -> str | None:
 
 def _bytes(content: object) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
-
-
-def _shorten(reason: object) -> str:
-    return " ".join(str(reason).split())[:_MOST_SHOWN]

@@ -64,10 +64,25 @@ def _plain(value: object) -> object:
     return value
 
 
-def predict_frame(model: Model, frame: pl.DataFrame) -> list[float] | list[str]:
-    """Return a prediction for each row of `frame`. See `predict` for the values."""
+def predict_frame(
+    model: Model,
+    frame: pl.DataFrame,
+    first_row: int = 1,
+    unknown: UnknownCategories | None = None,
+) -> list[float] | list[str]:
+    """Return a prediction for each row of `frame`. See `predict` for the values.
+
+    In errors, `first_row` is the number of the first row. Unknown categories are counted in
+    `unknown`. ValueError if the frame can't be used.
+    """
     model.columns.check_header(frame.columns)
-    return _predict_frame(model, frame, 1)
+    needed = frame.select(model.columns.needed_columns)
+    present = cells.without_nulls(needed, model.columns.null_values)
+    numbered = range(first_row, first_row + len(frame))
+    numeric, categorical = encode(present, model.columns, numbered)
+    if unknown:
+        unknown.count(model.columns, present, categorical)
+    return model.predict(numeric, categorical)
 
 
 class UnknownCategories:
@@ -131,18 +146,6 @@ def predict_file(
         raise ValueError(f"{rows}: {error}") from error
 
 
-def _predict_frame(
-    model: Model, frame: pl.DataFrame, first_row: int, unknown: UnknownCategories | None = None
-) -> list[float] | list[str]:
-    needed = frame.select(model.columns.needed_columns)
-    present = cells.without_nulls(needed, model.columns.null_values)
-    numbered = range(first_row, first_row + len(frame))
-    numeric, categorical = encode(present, model.columns, numbered)
-    if unknown:
-        unknown.count(model.columns, present, categorical)
-    return model.predict(numeric, categorical)
-
-
 def _copy(
     model: Model,
     header: Sequence[str],
@@ -162,7 +165,7 @@ def _copy(
             raise ValueError(
                 f"CSV can't hold the columns {', '.join(unfit)}; remove these columns from the rows"
             )
-        predicted = _predict_frame(model, frame, count + 1, unknown)
+        predicted = predict_frame(model, frame, count + 1, unknown)
         values = pl.Series(_PREDICTED, _round_predictions(model, predicted))
         out.write(frame.with_columns(values).write_csv(include_header=False))
         count += len(frame)

@@ -206,7 +206,7 @@ def _is_same_training(new: Path, old: Path) -> bool:
     compared, too, because different trainings may have equal parameters and metrics.
     """
     files = _files(new)
-    if _files(old) | {Path(CARD)} != files or _read_origin(new) != _read_origin(old):
+    if _files(old) != files or _read_origin(new) != _read_origin(old):
         return False
     own = files - {Path(PROVENANCE), Path(CARD)}  # the card repeats what the other files contain
     return all(filecmp.cmp(new / name, old / name, shallow=False) for name in own)

@@ -14,7 +14,8 @@ from trialfleet.optimizer.stored_trials import StoredTrial, best_first
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
 from trialfleet.workflows.facts.runs.run_storage import study_name
-from trialfleet.workflows.status.status_reader import StatusReader, open_run
+from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
@@ -103,11 +104,11 @@ def _count(tasks: list[PreviousTask]) -> int:
 
 
 def _read_tasks(folder: RunFolder, frozen: FrozenStudy, study: Study) -> list[PreviousTask]:
-    reader = StatusReader(folder)
+    reader = RunTrials(folder, frozen)
     direction = study.objective.direction
     found = []
-    for region in reader.regions[:MOST_TASKS]:
-        known = best_first(reader.trials(region), direction)
+    for region in islice(frozen.study.region_table, MOST_TASKS):
+        known = best_first(reader.read_region(region), direction)
         if kept := _choose_results([trial for trial in known if "params" in trial.user_attrs]):
             found.append(
                 PreviousTask(

@@ -18,7 +18,8 @@ from trialfleet.workflows.facts.jobs.job_log import read_executions
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.trial_executions import noted_job
-from trialfleet.workflows.status.status_reader import StatusReader
+from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
 
 _MOST_RUNS = 5  # the newest runs with a complete trial
@@ -188,20 +189,19 @@ class _RunBefore:
 
 
 def _earlier_runs(study: str) -> Iterator[_RunBefore]:
-    runs = (_read(folder, frozen.study) for folder, frozen in earlier_runs(study))
+    runs = (_read(folder, frozen) for folder, frozen in earlier_runs(study))
     return islice(filter(None, runs), _MOST_RUNS)
 
 
-def _read(folder: RunFolder, study: Study) -> _RunBefore | None:
+def _read(folder: RunFolder, frozen: FrozenStudy) -> _RunBefore | None:
     try:
-        reader = StatusReader(folder)
-        trials = [trial for region in reader.regions for trial in reader.trials(region)]
+        trials = [trial for of in RunTrials(folder, frozen).read().values() for trial in of]
     except TrialfleetError:
         return None
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     if not complete:
         return None
-    files = [folder.region(region.slug) for region in build_graph(study).regions]
+    files = [folder.region(region.slug) for region in build_graph(frozen.study).regions]
     return _RunBefore(
         folder=folder,
         complete=complete,

@@ -24,12 +24,12 @@ from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.runs.run_storage import check_ours
 from trialfleet.workflows.rules.states import RunState, TrialState
-from trialfleet.workflows.status.best_settings import BestSettings, read_best_settings
+from trialfleet.workflows.status.attempts.outcome import final_metrics
 from trialfleet.workflows.status.costs.run_costs import Costs, cost
 from trialfleet.workflows.status.run_faults import faults
-from trialfleet.workflows.status.run_trials import Trial, build_trial, build_trials
+from trialfleet.workflows.status.run_trials import RunTrials, Trial, build_trial, build_trials
 from trialfleet.workflows.status.status_reader import StatusReader, open_run
-from trialfleet.workflows.status.status_types import RunStatus
+from trialfleet.workflows.status.status_types import BestSettings, RunStatus
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
@@ -294,9 +294,10 @@ class Run:
         """
         from trialfleet.workflows.control.run.trainer_check import find_regions
 
-        study = self.study
+        frozen = load_frozen(self._files.study)
+        study, reader = frozen.study, RunTrials(self._files, frozen)
         chosen = find_regions(study, region)
-        stored = {each.name: self._reader.trials(each.name) for each in chosen}
+        stored = {each.name: reader.read_region(each.name) for each in chosen}
         unfinished: Mapping[str, Mapping[str, TrialState]] = {}
         now = None
         if not all(trial.state.is_finished() for trials in stored.values() for trial in trials):
@@ -328,15 +329,20 @@ class Run:
 
         OptimizerError if the trial database can't be read.
         """
-        reader = StatusReader(self._files, brief=True)
-        snapshot = reader.snapshot()
+        snapshot = StatusReader(self._files).snapshot()
         if snapshot.storage_away:
             raise OptimizerError(snapshot.storage_away)
-        found = reader.best_trials(snapshot.status)
         return [
-            read_best_settings(
-                self._files, region, build_trial(region.name, found[region.name], {})
+            BestSettings(
+                region=region.name,
+                stage=region.stage,
+                trial=stored.number,
+                value=region.best,
+                params=build_trial(region.name, stored, {}).params,
+                final=final_metrics(self._files.region(region.slug)),
+                published=region.published,
             )
             for region in snapshot.status.regions
-            if region.name in found
+            for stored in snapshot.trials[region.name]
+            if stored.number == region.best_trial and region.best is not None
         ]

@@ -13,7 +13,7 @@ from trialfleet.workflows.facts.models.folders import reason_not_latest
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import log_hint
-from trialfleet.workflows.rules.states import RunState, region_stage
+from trialfleet.workflows.rules.states import done_stage
 from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED
 
 
@@ -51,9 +51,7 @@ class RegionScripts:
         """
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
-            word = region_stage(
-                RunState.DONE,
-                "done",
+            word = done_stage(
                 published=files.published.exists(),
                 not_current=reason_not_latest(files.published) is not None,
             )

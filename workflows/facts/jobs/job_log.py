@@ -26,7 +26,7 @@ from trialfleet.workflows.facts.jobs.executions import (
     submissions,
 )
 from trialfleet.workflows.facts.jobs.slot_price import HOUR, INSTANCE, slot_price
-from trialfleet.workflows.facts.jobs.trial_parts import read_attempts, read_parts, read_whole_job
+from trialfleet.workflows.facts.jobs.trial_parts import read_attempts, read_parts
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
@@ -165,17 +165,6 @@ def read_between_trials(
     found = _end_running(now, read_parts(log).between)
     prices = _prices(found, price)
     return [_build_stay(each, prices, each.end, each.saved) for each in found]
-
-
-def read_job_stays(
-    log: Path, price: float | None = None, *, now: float | None = None
-) -> tuple[list[PricedExecution], frozenset[str]]:
-    """Return the executions of a job of several trials, and which other steps the job ran.
-
-    The other steps can be "best" (the full training) and "gate".
-    """
-    attempts, ends = read_whole_job(log)
-    return _build_stays(attempts, price, now=now), ends
 
 
 def _end_running(now: float | None, executions: Sequence[Execution]) -> Sequence[Execution]:

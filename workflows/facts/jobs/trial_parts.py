@@ -15,13 +15,7 @@ from pathlib import Path
 
 from trialfleet import untrusted_files
 from trialfleet.nodes.job.agent import EXIT_UNANSWERED
-from trialfleet.workflows.facts.jobs.execution_notes import (
-    JobParts,
-    WholeJob,
-    noted_parts,
-    noted_whole,
-    write_note,
-)
+from trialfleet.workflows.facts.jobs.execution_notes import JobParts, noted_parts, write_note
 from trialfleet.workflows.facts.jobs.executions import (
     Event,
     Execution,
@@ -34,7 +28,6 @@ from trialfleet.workflows.facts.jobs.executions import (
 from trialfleet.workflows.facts.jobs.trial_marks import Mark, MarkKind
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
-ENDS = {"best", "gate"}  # the names of full training and gate in a shared job's marks
 KEPT_LOGS = 4096  # cached event logs: those of all running jobs of a pool
 
 
@@ -61,26 +54,9 @@ def _parts(log: Path, stamp: tuple[int, int]) -> JobParts:
     return noted_parts(log, stamp) or _parse_parts(read_events(log))
 
 
-def read_whole_job(log: Path) -> WholeJob:
-    """Return all executions of a job, not divided by trial."""
-    return _read_whole_job(log, untrusted_files.file_stamp(log))
-
-
-@lru_cache(maxsize=KEPT_LOGS)
-def _read_whole_job(log: Path, stamp: tuple[int, int]) -> WholeJob:
-    return noted_whole(log, stamp) or _parse_whole_job(read_events(log))
-
-
-def _parse_whole_job(events: Sequence[Event]) -> WholeJob:
-    executions = (parse_executions(part) for part in submissions(without_marks(events)))
-    trials = {event.mark.trial for event in events if event.mark}
-    return WholeJob([found for found in executions if found], frozenset(trials & ENDS))
-
-
 def note_log(log: Path) -> None:
     """Write the executions in a job's event log to a note, which is read faster than the log."""
-    events = read_events(log)
-    write_note(log, _parse_whole_job(events), _parse_parts(events))
+    write_note(log, _parse_parts(read_events(log)))
 
 
 def _parse_parts(events: Iterable[Event]) -> JobParts:

@@ -18,7 +18,7 @@ def data_identity(entry: dict[str, Any]) -> str:
 
 
 def read_card(model: Path) -> dict[str, Any]:
-    """Return a published model's card; empty if an old release published it without a card."""
+    """Return a published model's card; empty if it can't be read."""
     return object_or_empty(lambda: read_json(model / CARD))
 
 

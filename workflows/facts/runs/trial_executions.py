@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
-from trialfleet.optimizer.stored_trials import Attributes
-from trialfleet.workflows.facts.jobs.executions import ExecutionEnd
 from trialfleet.workflows.facts.jobs.job_log import (
     JobNotes,
     PricedExecution,
@@ -24,10 +22,6 @@ from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.runs.failed_attempts import AnyTrial
-
-# Texts in the JSON of a trial's notes.
-_HAS_STAYS = '"stays": [{'
-_LOST = tuple(f'"{end}"' for end in ExecutionEnd if end.is_lost)
 
 
 def noted_job(place: TrialFolder) -> dict[str, Any]:
@@ -50,19 +44,6 @@ def trial_stays(
     return read_stays(place, study.usd_per_hour, failed=failed, now=None if is_over else now)
 
 
-def has_lost_nothing(trial: AnyTrial) -> bool:
-    """Return whether an ended trial is known to have lost no work.
-
-    The JSON text of the trial's executions is searched, not parsed: parsing would take several
-    times as long. If the result is False, only `trial_stays` tells whether work was lost.
-    """
-    notes = trial.user_attrs
-    text = notes.text("job") if isinstance(notes, Attributes) else ""
-    if _HAS_STAYS not in text or not trial.state.is_finished():
-        return False
-    return not any(end in text for end in _LOST)
-
-
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[PricedExecution]:
     """Return the parts of a region's executions in which no trial was trained.
 
@@ -81,18 +62,11 @@ def end_stays(
     """Return the executions of the full training or gate in the folder `step`."""
     nodes, lane = shared_nodes(files), find_lane(files, step)
     now = None if files.is_done else now
-    if not nodes:
-        return stays_of_own(step, study, now)
+    if not nodes and now is None and (noted := parse_stays(noted_job(step))):
+        return noted
     found = read_stays(step, study.usd_per_hour, now=now)
     for node in nodes:
         without_result = node != lane  # the step failed in this lane, and was retried in another
         place = in_lane(files, step, node)
         found += read_stays(place, study.usd_per_hour, failed=without_result, now=now)
     return sorted(found, key=lambda stay: stay.began) or parse_stays(noted_job(step))
-
-
-def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[PricedExecution]:
-    """Return the executions of a full training or gate that has its own job."""
-    if now is None and place.job.exists() and (noted := parse_stays(noted_job(place))):
-        return noted
-    return read_stays(place, study.usd_per_hour, now=now)

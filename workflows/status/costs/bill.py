@@ -23,9 +23,9 @@ from trialfleet.workflows.facts.jobs.executions import ExecutionEnd
 from trialfleet.workflows.facts.jobs.job_log import PricedExecution
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.trial_executions import between_stays, end_stays, trial_stays
 from trialfleet.workflows.rules.cost_sums import CostItem, CostSum, Kind, add
 from trialfleet.workflows.rules.node_costs import add_node_costs
+from trialfleet.workflows.status.lost_work import region_executions
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.status_reader import StatusReader, open_run
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
@@ -121,16 +121,9 @@ def run_items(run: BilledRun) -> list[CostItem]:
     items = []
     for region in build_graph(frozen.study).regions:
         files = folder.region(region.slug)
-        jobs = [
-            (Kind.TRIAL, stay)
-            for trial in trials[region.name]
-            for stay in trial_stays(files, trial, frozen.study, now)
-        ]
-        jobs += [(Kind.BETWEEN, stay) for stay in between_stays(files, frozen.study, now)]
-        for kind, end in ((Kind.FULL, files.best), (Kind.GATE, files.gate)):
-            jobs += [(kind, stay) for stay in end_stays(files, end, frozen.study, now)]
+        found = region_executions(files, trials[region.name], frozen.study, now)
         own = replace(whose, region=region.name)
-        items += [_build_item(own, kind, stay) for kind, stay in jobs]
+        items += [_build_item(own, kind, stay) for kind, stay in found]
     return items
 
 

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from trialfleet.workflows.formatting import column_decimals, duration, usd
 from trialfleet.workflows.rules.cost_sums import CostSum
-from trialfleet.workflows.status.best_settings import BestSettings
 from trialfleet.workflows.status.run_trials import Trial
+from trialfleet.workflows.status.status_types import BestSettings
 from trialfleet.workflows.views.output import LongTable, keep_numbers_whole, pairs, plain_table
 from trialfleet.workflows.views.terminal.status_view import value_text
 
