@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
-from trialfleet.workflows.facts.runs.failed_attempts import Cause
+from trialfleet.workflows.facts.runs.failed_attempts import Cause, FailedAttempt, error_kind
 
 ENOUGH = 3  # if this many attempts all fail alike, it is no accident
 LEFT_NO_MODEL = "left nothing in model/"  # said of a full training; another would fail alike
@@ -21,6 +22,11 @@ GAVE_UP = f"no trial can succeed{ALIKE}"  # the beginning of an abandoned region
 _OUTSIDE = re.compile(
     r"^(Transfer input files failure|exit code 12[67]\b|.*No space left on device)"
 )
+
+
+def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
+    """Return whether at least `ENOUGH` attempts failed, all for the same cause."""
+    return len(attempts) >= ENOUGH and len({error_kind(one.error) for one in attempts}) == 1
 
 
 def seems_useless(final: str | None, cause: Cause | None, *, complete: int) -> bool:

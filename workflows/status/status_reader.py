@@ -60,6 +60,7 @@ from trialfleet.workflows.rules.region_state import (
 )
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState
 from trialfleet.workflows.rules.useless_resume import final_reason
+from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_all_fail
 from trialfleet.workflows.status.dagman_pauses import Span, pauses_so_far
 from trialfleet.workflows.status.full_training_warnings import full_training_warning
 from trialfleet.workflows.status.lost_work import WorkTime, region_executions
@@ -222,6 +223,7 @@ class StatusReader:
         advice = (installation_advice(cause.error, study) for cause in causes)
         waits = self._waiting.reasons(queued) if queued else ()
         no_space = lack_of_space(self._folder.root)
+        notices = queue_notice, study_notice, no_space, self._all_fail(trials, records)
         status = RunStatus(
             run=self._frozen.run,
             study=self._frozen.study.name,
@@ -232,7 +234,7 @@ class StatusReader:
             direction=self._frozen.study.objective.direction,
             regions=regions,
             held=queued.held if queued else (),
-            notice="; ".join(filter(None, (queue_notice, study_notice, no_space))) or None,
+            notice="; ".join(filter(None, notices)) or None,
             troubles=(
                 *(self._prefix_region(each.region, each.what) for each in found if each.is_sure),
                 *errors,
@@ -325,6 +327,14 @@ class StatusReader:
 
     def _prefix_region(self, slug: str | None, what: str) -> str:
         return f"{self._names[slug]}: {what}" if slug else what
+
+    def _all_fail(
+        self, trials: dict[str, list[StoredTrial]], records: Mapping[str, RegionRecords]
+    ) -> str | None:
+        if any(own.stopped is not None for own in records.values()):
+            return None
+        regions = self._graph.regions
+        return reason_all_fail([(trials[r.name], self._folder.region(r.slug)) for r in regions])
 
     def _decide_region(self, sources: _Sources) -> _Decided:
         region, now = sources.region, time.monotonic()

@@ -22,7 +22,7 @@ from trialfleet import RunState, Stage
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import Cause
 from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
-from trialfleet.workflows.rules.useless_resume import GAVE_UP, LEFT_NO_MODEL, NO_MODEL
+from trialfleet.workflows.rules.useless_resume import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
 from trialfleet.workflows.status.dagman_pauses import pauses_so_far
 from trialfleet.workflows.status.lost_work import WorkTime
 from trialfleet.workflows.status.run_trials import Trial
@@ -270,6 +270,7 @@ def test_a_watch_shows_each_cause_once_and_how_to_run_the_study_again(make_run: 
     causes = [Cause(error=f"{error} {n}", attempts=n, of=n, log="err") for n in (1, 2, 3)]
     begun = replace(status, state=RunState.RUNNING, again="trialfleet run s.yaml --check")
     seen = [replace(begun, regions=(replace(region, cause=cause),)) for cause in causes]
+    seen[2] = replace(seen[2], notice=f"no trial has completed{ALIKE}{error} 1; see err")
     reason = f"{GAVE_UP}{error} 3; see err"
     lost = replace(region, state=RunState.FAILED, stage=Stage.FAILED, reason=reason, over=reason)
     lost = replace(lost, cause=causes[2])

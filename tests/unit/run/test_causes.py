@@ -13,8 +13,11 @@ from optuna.trial import FrozenTrial, TrialState
 from trialfleet.optimizer.stored_trials import FAILURES
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 from trialfleet.workflows.facts.runs.failed_attempts import (
+    failed_attempts,
     find_cause,
 )
+from trialfleet.workflows.rules.useless_resume import all_alike
+from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_all_fail
 
 NO_MODULE = "exit code 1: ModuleNotFoundError: No module named 'x'"
 IMPORT = "exit code 1: ImportError: libx.so.3: cannot open"
@@ -94,3 +97,27 @@ def test_the_output_is_named_if_standard_error_is_empty_and_otherwise_the_jobs_l
 
 def test_without_failures_there_is_no_cause(region: RegionFolder) -> None:
     assert find_cause([trial("a", state="COMPLETE"), trial("b", state="RUNNING")], region) is None
+
+
+@pytest.mark.parametrize(
+    ("errors", "alike"),
+    [([NO_MODULE] * 2, False), ([NO_MODULE] * 3, True), ([NO_MODULE, NO_MODULE, IMPORT], False)],
+)
+def test_attempts_are_alike_if_at_least_three_failed_with_the_same_error(
+    errors: list[str], alike: bool
+) -> None:
+    assert all_alike(failed_attempts([trial("a", *errors)])) is alike
+
+
+def test_a_run_whose_attempts_all_failed_alike_shows_their_error(region: RegionFolder) -> None:
+    alike = ([trial("a", NO_MODULE, NO_MODULE)], region), ([trial("b", NO_MODULE)], region)
+    output = reason_all_fail(alike)
+    assert output is not None
+    log = region.trial("a").err
+    words = f"no trial has completed: all attempts so far failed alike: {NO_MODULE}; see {log}"
+    assert output == words
+    later = [*alike, ([trial("c", NO_MODULE, begun=20)], region)]
+    assert reason_all_fail(later) == words, "a line that grows would be told again and again"
+    other = ([trial("c", IMPORT)], region)
+    assert reason_all_fail([*alike, other]) is None
+    assert reason_all_fail([*alike, ([trial("c", state="COMPLETE")], region)]) is None

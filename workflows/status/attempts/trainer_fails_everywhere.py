@@ -14,12 +14,8 @@ from trialfleet import untrusted_files
 from trialfleet.errors import PoolError
 from trialfleet.workflows.facts.dagman.pool_slots import machines
 from trialfleet.workflows.facts.jobs.job_log import Job, is_executing, read_job
-from trialfleet.workflows.facts.runs.failed_attempts import (
-    error_kind,
-    failed_attempts,
-    find_log,
-    log_hint,
-)
+from trialfleet.workflows.facts.runs.failed_attempts import failed_attempts, find_log, log_hint
+from trialfleet.workflows.rules.useless_resume import ALIKE, all_alike
 
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
@@ -48,7 +44,7 @@ def reason_to_abandon(regions: Regions) -> str | None:
     failed = {attempt.node for attempt in attempts}
     if any(trial.state.name == "COMPLETE" for trial in trials):
         return None
-    if len(failed) < TRIALS or len({error_kind(attempt.error) for attempt in attempts}) > 1:
+    if len(failed) < TRIALS or not all_alike(attempts):
         return None
     places = {
         node: folder.trial(node)
@@ -65,6 +61,27 @@ def reason_to_abandon(regions: Regions) -> str | None:
         return None
     last = attempts[-1]
     return f"{last.error}{log_hint(find_log(places[last.node]))}"
+
+
+def reason_all_fail(regions: Regions) -> str | None:
+    """Return why no trial of a run can succeed, or None if a trial may succeed.
+
+    No trial can succeed if none has completed, and at least three attempts failed, all for the same
+    cause. These may be attempts at one trial, and machines' faults count, unlike in
+    `reason_to_abandon`. The result has the first attempt's error, so that it stays the same while
+    more attempts fail.
+    """
+    trials = [trial for own, _ in regions for trial in own]
+    if any(trial.state.name == "COMPLETE" for trial in trials):
+        return None
+    attempts = failed_attempts(trials)
+    if not all_alike(attempts):
+        return None
+    first = attempts[0]
+    folder = next(folder for own, folder in regions if first in failed_attempts(own))
+    return (
+        f"no trial has completed{ALIKE}{first.error}{log_hint(find_log(folder.trial(first.node)))}"
+    )
 
 
 def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:

@@ -34,6 +34,18 @@ def test_a_failed_attempt_is_shown_until_its_trial_completes(
     assert run.status().to_json()["regions"][0]["cause"]["attempts"] == 1
 
 
+def test_the_notice_says_that_all_attempts_fail_alike(make_run: MakeRun) -> None:
+    """They are retried all the same: one sick machine may have failed them all."""
+    scripts = Scripts(make_run(budget={"trials": 9, "lanes": 1}, retries=3))
+    scripts.ask("A.l1.t01")
+    for retry in range(3):
+        assert scripts.tell("A.l1.t01", 1, retry=retry, retries=3) == EXITS["retry"]
+    notice = str(scripts.run.status().notice)
+    assert "no trial has completed: all attempts so far failed alike" in notice
+    scripts.fail("A.l1.t01", retry=3, message="something else")
+    assert "alike" not in str(scripts.run.status().notice)
+
+
 def test_a_trainer_that_cant_be_started_stops_its_region_after_three_trials(
     make_run: MakeRun,
 ) -> None:
