@@ -141,9 +141,10 @@ def test_each_line_of_progress_names_the_mode(
 def test_the_description_of_a_job_shows_that_its_files_are_being_sent(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_queue, "one_idle", lambda *_: {"JobStatus": JobStatus.BLOCKED})
+    job = {"ClusterId": 12, "ProcId": 0, "JobStatus": JobStatus.BLOCKED}
+    monkeypatch.setattr(job_queue, "one_idle", lambda *_: job)
     state = wait_reason(RunFolder(make_run().folder), "A.check")
-    assert state == "has a slot; its files are being sent to the slot's machine"
+    assert state == "its job (job 12.0) has a slot and is receiving the files that jobs share"
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])
