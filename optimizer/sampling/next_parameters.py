@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.objective import Direction, losses
 from trialfleet.optimizer.sampling.names import OWN, Sampler
@@ -44,18 +44,6 @@ class Suggestion:
     point: Point
     # by STUDY/RUN/REGION, the weights of earlier runs' regions from which the model learned
     taught: dict[str, float] = field(default_factory=dict)
-
-
-def warm_up(sampler: Sampler = OWN) -> None:
-    """Import the modules of `sampler`, so that no request for a trial has to wait for them."""
-    from trialfleet.optimizer.space import SearchSpace
-
-    space = SearchSpace.model_validate({"x": {"type": "float", "low": 0, "high": 1}})
-    history = [
-        create_trial(params={"x": x}, distributions=space.distributions(), value=x)
-        for x in (0.25, 0.75)
-    ]
-    suggest(space, history, direction="minimize", seed=0, startup_trials=1, sampler=sampler)
 
 
 def suggest(

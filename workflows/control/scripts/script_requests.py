@@ -25,8 +25,6 @@ from pathlib import Path
 from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
 from trialfleet.optimizer.run_ownership import Owner
-from trialfleet.optimizer.sampling.next_parameters import warm_up
-from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.optimizer.service_client import FULL
 from trialfleet.workflows.control.plan.input_provenance import note_changes
@@ -121,7 +119,6 @@ class ScriptRequests:
         self._ownership = get_ownership(frozen, folder, self._studies.storage)
         self._owner: Owner | None = None  # at the last check
         self._stopping = EarlyStopping(self._studies)
-        self._warm = not self._model_leads()  # the model's code is only loaded if a trial needs it
         trials, final = TrialScripts(self._studies), FinalScripts(self._studies)
         gate = GateScripts(self._studies)
         region = RegionScripts(folder, final)
@@ -190,13 +187,8 @@ class ScriptRequests:
     def idle(self) -> bool:
         """Do some of the work between requests. Return whether work is left.
 
-        This work imports the model's code, answers jobs' agents, computes parameters in advance, or
-        reads trials' reports.
+        This work answers jobs' agents, computes parameters in advance, or reads trials' reports.
         """
-        if not self._warm:
-            warm_up(self._frozen.study.sampler)
-            self._warm = True
-            return True
         if self._turns.is_due() and not self._other_owner():
             self._turns.catch_up()
         if self._studies.ask_ahead():
@@ -221,15 +213,6 @@ class ScriptRequests:
     def is_watching(self) -> bool:
         """Return whether reports of trials or messages of jobs' agents may still come."""
         return self._stopping.is_watching() or self._turns.is_listening()
-
-    def _model_leads(self) -> bool:
-        study = self._frozen.study
-        budgets = map(study.region_budget, study.region_table)
-        has_previous = bool(self._studies.previous)
-        return any(
-            first_model_trial(one.startup_count, one.trials, one.lanes, has_previous=has_previous)
-            for one in budgets
-        )
 
     def _other_owner(self) -> Owner | None:
         """Return the run's owner if it is another manager, else None.

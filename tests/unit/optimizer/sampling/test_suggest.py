@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.optimizer.sampling.gp import proposal
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
-from trialfleet.optimizer.sampling.next_parameters import Point, in_startup, suggest, warm_up
+from trialfleet.optimizer.sampling.next_parameters import Point, in_startup, suggest
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.space import SearchSpace
 
@@ -40,11 +40,6 @@ TINY = {
     "a": {"type": "categorical", "choices": ["x", "y"]},
     "n": {"type": "int", "low": 1, "high": 3, "when": {"a": ["x"]}},
 }  # four points: x1, x2, x3, y
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _warm() -> None:
-    warm_up()
 
 
 def make(entries: dict[str, Any]) -> SearchSpace:
