@@ -26,16 +26,16 @@ POOL = Prospects(slots=1, fit=1, willing=1, concurrency=2, lacking=(), has_fleet
 BUDGET = {"trials": 8, "lanes": 8}
 
 
-def complete(run: Run, seconds: list[float | None], usd: float | None = None) -> None:
-    """Put complete trials into a run's study, as the service does: wall seconds, or None."""
+def complete(run: Run, seconds: list[float], usd: float | None = None) -> None:
+    """Put complete trials into a run's study, as the service does."""
     import optuna
 
     storage = open_storage(storage_url(RunFolder(run.folder), run.study))
     study = optuna.create_study(study_name=study_name(run.study, run.run_id, "A"), storage=storage)
     for number, each in enumerate(seconds):
-        job = {"job": {"wall_seconds": each, "usd": usd}} if each else {"seconds": 40.0}
+        job = {"wall_seconds": each, "usd": usd}
         trial = optuna.trial.create_trial(
-            value=0.5, user_attrs={"node": f"A.{number}", "params": {}, **job}
+            value=0.5, user_attrs={"node": f"A.{number}", "params": {}, "job": job}
         )
         study.add_trial(trial)
 
@@ -44,27 +44,6 @@ def complete(run: Run, seconds: list[float | None], usd: float | None = None) ->
 def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(work)
     return work
-
-
-def ended(run: Run, job: float, full: float, gate: float, whole: float) -> None:
-    """Put a run there that had four trials, two at a time, then a full training and its gate."""
-    import optuna
-
-    files = RunFolder(run.folder)
-    storage = open_storage(storage_url(files, run.study))
-    study = optuna.create_study(study_name=study_name(run.study, run.run_id, "A"), storage=storage)
-
-    def noted(start: float, seconds: float) -> dict[str, float]:
-        return {"started": start, "ended": start + seconds, "wall_seconds": seconds}
-
-    for number in range(4):
-        notes = {"node": f"A.{number}", "params": {}, "job": noted(100.0 * (number // 2), job)}
-        study.add_trial(optuna.trial.create_trial(value=0.5, user_attrs=notes))
-    region = files.region("A")
-    for place, start, seconds in ((region.best, 300.0, full), (region.gate, 400.0, gate)):
-        place.root.mkdir(exist_ok=True)
-        write_json(place.job, noted(start, seconds))
-    write_json(files.report_data, {"wall_seconds": whole})
 
 
 def planned(make_run: MakeRun, run: str, place: Path, **changes: Any) -> Run:
@@ -94,19 +73,21 @@ def test_a_plan_says_how_many_trials_the_pool_runs_at_a_time(here: Path, make_ru
     assert plan_summary(run)["at_once"] == 16
 
 
-def test_the_estimated_time_includes_the_time_between_jobs(here: Path, make_run: MakeRun) -> None:
+def test_the_estimated_time_includes_full_trainings_and_gates(
+    here: Path, make_run: MakeRun
+) -> None:
     pool = PoolCheck(prospects=POOL)
     kinds: dict[str, Any] = {"publish": "models", "gate": {}}
-    ended(planned(make_run, "r1", here, **kinds), job=10.0, full=20.0, gate=5.0, whole=130.0)
+    first = planned(make_run, "r1", here, **kinds)
+    complete(first, [10.0] * 4)
+    region = RunFolder(first.folder).region("A")
+    write_json(region.best.job, {"wall_seconds": 20.0})
+    write_json(region.gate.job, {"wall_seconds": 5.0})
     second = planned(make_run, "r2", here, budget={"trials": 8, "lanes": 4}, **kinds)
-    # 65 s of jobs in 130 s, two at a time: a quarter of the time that there was
-    found = plan_summary(second, pool)["expected"]
-    assert found["jobs_seconds"] == 4 * 10 + 20 + 5
-    assert found["seconds"] == pytest.approx((8 * 10 + 20 + 5) / (2 * 0.25))
+    assert plan_summary(second, pool)["expected"]["seconds"] == 4 * 10 + 20 + 5
     text = (
-        "time     about 4 min: 8 trials of 10 s, 1 full training of 20 s, 1 gate of 5.0 s, 2 in "
-        "parallel, take 1 min, plus 2 min between jobs and to publish; "
-        "based on 4 trials of 1 previous run"
+        "time     about 1 min, without waits for slots: 8 trials of 10 s, 1 full training of 20 s, "
+        "1 gate of 5.0 s, 2 in parallel; based on 4 trials of 1 previous run\n"
     )
     assert text in plan_text(second, pool)
     tuning = planned(make_run, "r3", here, publish="none")
@@ -120,16 +101,16 @@ def test_the_time_is_estimated_from_trials_of_previous_runs(here: Path, make_run
     first = planned(make_run, "r1", here)
     assert plan_summary(first, pool)["expected"] is None
     assert "time  " not in plan_text(first, pool)
-    complete(first, [60.0, 90.0, None])
+    complete(first, [60.0, 60.0, 90.0])
     second = planned(make_run, "r2", here)
     expected = {
-        "seconds": 300.0, "jobs_seconds": 300.0, "trial_seconds": 60.0, "full_seconds": 60.0,
+        "seconds": 300.0, "trial_seconds": 60.0, "full_seconds": 60.0,
         "gate_seconds": None, "concurrency": 2, "based_on": 3, "runs": 1,
     }  # fmt: skip
     assert plan_summary(second, pool)["expected"] == expected
     text = (
-        "about 5 min: 8 trials of 1 min 00 s, 1 full training of 1 min 00 s, 2 in parallel, take "
-        "5 min; based on 3 trials of 1 previous run\n"
+        "about 5 min, without waits for slots: 8 trials of 1 min 00 s, 1 full training of "
+        "1 min 00 s, 2 in parallel; based on 3 trials of 1 previous run\n"
     )
     assert text in plan_text(second, pool)
     assert plan_summary(second)["expected"] is None  # the number of trials at once is unknown

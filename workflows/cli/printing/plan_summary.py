@@ -178,14 +178,10 @@ def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
     parts = [_count_and_duration(trials, "trial", expected["trial_seconds"])]
     parts += [_count_and_duration(regions, "full training", full)] if full is not None else []
     parts += [_count_and_duration(regions, "gate", gate)] if gate is not None else []
-    jobs, whole = expected["jobs_seconds"], expected["seconds"]
-    rest = ""
-    if whole > jobs:
-        rest = f", plus {rough_duration(round(whole) - round(jobs))} between jobs and to publish"
     known, runs = expected["based_on"], expected["runs"]
     return (
-        f"about {rough_duration(whole)}: {', '.join(parts)}, {expected['concurrency']} in "
-        f"parallel, take {rough_duration(jobs)}{rest}; "
+        f"about {rough_duration(expected['seconds'])}, without waits for slots: "
+        f"{', '.join(parts)}, {expected['concurrency']} in parallel; "
         f"based on {count_text(known, 'trial')} of {count_text(runs, 'previous run')}"
     )
 

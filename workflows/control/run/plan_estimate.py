@@ -9,12 +9,10 @@ from itertools import islice
 from statistics import fmean, median
 from typing import Any
 
-from trialfleet.errors import InputError, TrialfleetError
-from trialfleet.files import read_record
+from trialfleet.errors import TrialfleetError
 from trialfleet.infra.fleet.scaling.last_report import read_report
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.control.run.learn_from import earlier_runs
-from trialfleet.workflows.facts.jobs.job_log import read_executions
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.trial_executions import noted_job
@@ -32,10 +30,9 @@ class Estimate:
     """The estimated time of a run.
 
     Attributes:
-        seconds: the time from the run's submission to the run's report.
-        jobs_seconds: the time of the jobs (trials, full trainings, gates), if `concurrency` jobs
-            run in parallel without pauses. `seconds` also has the time between jobs and for
-            publishing, if previous runs show this time.
+        seconds: the time of the jobs (trials, full trainings, gates), if `concurrency` jobs run in
+            parallel without pauses. The time until jobs get slots, between jobs, and for publishing
+            is not included.
         trial_seconds: the median time of previous trials.
         full_seconds: the median time of previous full trainings, or of trials if there were no full
             trainings. None if no full training will run.
@@ -46,7 +43,6 @@ class Estimate:
     """
 
     seconds: float
-    jobs_seconds: float
     trial_seconds: float
     full_seconds: float | None
     gate_seconds: float | None
@@ -61,7 +57,7 @@ def estimate(study: Study, concurrency: int) -> Estimate | None:
     Return None if `concurrency` is 0, or if no run of the study in ./runs has results.
     """
     runs = list(_earlier_runs(study.name)) if concurrency else []
-    known = [seconds for run in runs for seconds in _seconds(run.complete)]
+    known = [seconds for run in runs for seconds in _wall_seconds(map(_job_notes, run.complete))]
     if not known:
         return None
     regions = build_graph(study).regions
@@ -72,12 +68,9 @@ def estimate(study: Study, concurrency: int) -> Estimate | None:
     gate = median(gates) if study.gate and gates else None
     trials = sum(region.trials for region in regions)
     last = (full or 0.0) + (gate or 0.0)
-    jobs = math.ceil(trials / concurrency) * each + math.ceil(len(regions) / concurrency) * last
-    busy = [part for run in runs if (part := run.busy_part) is not None]
-    whole = (trials * each + len(regions) * last) / (concurrency * median(busy)) if busy else 0.0
+    turns, last_turns = (math.ceil(jobs / concurrency) for jobs in (trials, len(regions)))
     return Estimate(
-        seconds=max(jobs, whole),
-        jobs_seconds=jobs,
+        seconds=turns * each + last_turns * last,
         trial_seconds=each,
         full_seconds=full,
         gate_seconds=gate,
@@ -151,36 +144,6 @@ class _RunBefore:
     gates: list[Notes]
 
     @property
-    def busy_part(self) -> float | None:
-        """The mean number of simultaneous jobs, divided by the maximum number; None if unknown."""
-        whole = self._seconds
-        spans = [
-            (job["started"], job["ended"])
-            for job in [*map(_job_notes, self.complete), *self.fulls, *self.gates]
-            if job.get("started") is not None and job.get("ended") is not None
-        ]
-        if whole <= 0 or not spans:
-            return None
-        at_once = max(sum(begin <= start < end for begin, end in spans) for start, _ in spans)
-        busy = sum(end - begin for begin, end in spans)
-        return min(1.0, busy / (max(1, at_once) * whole)) or None
-
-    @property
-    def _seconds(self) -> float:
-        """The seconds of the run without its pauses; 0 if unknown.
-
-        The result is the time in the report, or DAGMan's running time if this is longer.
-        """
-        try:
-            seconds = read_record(self.folder.report_data).get("wall_seconds")
-        except InputError:
-            return 0.0
-        if not isinstance(seconds, int | float):
-            return 0.0
-        spans = read_executions(self.folder.dag_files.log)
-        return max(seconds, sum(end - begin for begin, end in spans if end and math.isfinite(end)))
-
-    @property
     def overhead(self) -> float | None:
         """The cost of boot and idle time, divided by the cost of the jobs; None if unknown."""
         step = (read_report(self.folder.fleet_state) or {}).get("step") or {}
@@ -221,9 +184,3 @@ def _costs(jobs: Iterable[Notes]) -> list[float]:
 
 def _wall_seconds(jobs: Iterable[Notes]) -> list[float]:
     return [seconds for job in jobs if (seconds := job.get("wall_seconds"))]
-
-
-def _seconds(trials: Iterable[StoredTrial]) -> Iterable[float]:
-    for trial in trials:
-        if seconds := _job_notes(trial).get("wall_seconds") or trial.user_attrs.get("seconds"):
-            yield float(seconds)
