@@ -18,7 +18,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.control.scripts import stop_orders
 from trialfleet.workflows.control.scripts.script_requests import ScriptRequests
-from trialfleet.workflows.control.scripts.stop_orders import AWAY_SECONDS, SECONDS, STAY_SECONDS
+from trialfleet.workflows.control.scripts.stop_orders import AWAY_SECONDS, SECONDS
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.views.report.report_reader import read_report
@@ -43,7 +43,6 @@ class Service:
     def restart(self) -> None:
         self.handler = ScriptRequests(self.folder)
         self.handler._stopping._clock = lambda: self.now
-        self.handler._stopping._last_report = -STAY_SECONDS
 
     def call(self, *words: str) -> Reply:
         return self.handler.handle(list(words))
@@ -97,7 +96,6 @@ def test_a_trial_with_bad_reports_gets_an_order_to_stop(service: Service) -> Non
     bad, good, silent = (service.ask(f"A.l2.t0{i}") for i in (1, 2, 3))
     assert [place.stop.read_text() for place in (bad, good, silent)] == ["", "", ""]
     service.look()
-    assert not service.handler.is_watching()
     report(bad.reports, 0.8, 8)
     report(good.reports, 0.05, 8)
     service.look()
@@ -106,9 +104,6 @@ def test_a_trial_with_bad_reports_gets_an_order_to_stop(service: Service) -> Non
     assert order["predicted"] == pytest.approx(0.8 + 1 / STEPS, abs=0.05)
     assert order["best"] == pytest.approx(0.1 + 1 / STEPS)
     assert [place.stop.read_text() for place in (good, silent)] == ["", ""]
-    assert service.handler.is_watching()
-    service.now += STAY_SECONDS
-    assert not service.handler.is_watching()
 
 
 def test_a_trial_that_was_not_stopped_is_judged_again_without_new_reports(

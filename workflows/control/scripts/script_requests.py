@@ -212,7 +212,7 @@ class ScriptRequests:
 
     def is_watching(self) -> bool:
         """Return whether reports of trials or messages of jobs' agents may still come."""
-        return self._stopping.is_watching() or self._turns.is_listening()
+        return self._turns.is_listening()
 
     def _other_owner(self) -> Owner | None:
         """Return the run's owner if it is another manager, else None.

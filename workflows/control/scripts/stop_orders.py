@@ -26,7 +26,6 @@ from trialfleet.workflows.status.attempts.outcome import read_stop
 SECONDS = 3.0  # at least this time between two checks
 SHARE = 0.05  # at most this share of a processor for checks
 AWAY_SECONDS = 30.0  # until the next check after the storage or the disk failed
-STAY_SECONDS = 900.0  # after the last report; HTCondor notices a lost node sooner
 
 log = logging.getLogger(__name__)
 
@@ -42,17 +41,12 @@ class EarlyStopping:
         self._metric = studies.study.objective.metric
         self._direction = studies.study.objective.direction
         self._next = 0.0
-        self._last_report = -STAY_SECONDS
         self._seen: dict[str, object] = {}  # the data of each region's last decision
         self._changed: deque[str] = deque()  # regions with new reports
 
     def is_due(self) -> bool:
         """Return whether it is time to call `poll`. False if the study has no early stopping."""
         return self._rule is not None and (bool(self._changed) or self._clock() >= self._next)
-
-    def is_watching(self) -> bool:
-        """Return whether a trial has sent a report in the last `STAY_SECONDS`."""
-        return self._clock() - self._last_report < STAY_SECONDS
 
     def poll(self) -> bool:
         """Do the next part of a check; return whether regions with new reports are left.
@@ -82,8 +76,6 @@ class EarlyStopping:
         elif self._clock() >= self._next:
             self._next = self._clock() + SECONDS
             self._changed.extend(slug for slug in self._studies.regions if self._has_news(slug))
-            if self._changed:
-                self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
         """Return whether running trials have reports, some of them new since the last check.
