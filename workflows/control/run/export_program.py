@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.run_storage import is_taken_over
 from trialfleet.workflows.status.status_reader import StatusReader
 from trialfleet.workflows.status.status_types import UNDER_WAY
-from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 
 LOOK_SECONDS = 5.0
 ASK_SECONDS = 30.0  # between two checks whether the run is over
@@ -33,40 +33,6 @@ GIVEN_UP = 24 * 3600.0  # seconds after the run's end
 log = logging.getLogger(__name__)
 
 
-class Exporter:
-    """Copies a study's models after each change, and tries again after a failure."""
-
-    def __init__(
-        self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
-    ) -> None:
-        """Prepare exports, which `poll` does only while `may` returns True."""
-        self._folder, self._targets, self._may = folder, targets, may
-        self._done: object = None
-        self._pause = 0.0
-        self._due = 0.0
-
-    def poll(self, now: float) -> bool:
-        """Export the models if they have changed; return whether all are exported.
-
-        After a failure, nothing is exported for a while. `now` is in monotonic seconds.
-        """
-        before = self._folder.signature()
-        if before == self._done:
-            return True
-        if now < self._due:
-            return False
-        with self._folder.hold_lock(wait=False) as ours:
-            if not (ours and self._may()):
-                return False
-            problems = export_all(self._folder, self._targets, log.info)
-        if problems:
-            self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
-            self._due = now + self._pause
-            return False
-        self._pause, self._done = 0.0, before
-        return self._folder.signature() == before
-
-
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
     """Export a run's models until the run is over and all models are exported.
 
@@ -74,33 +40,50 @@ def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> Non
     if another process exports the run's models. TrialfleetError if the run's folder can't be read.
     """
     frozen = load_frozen(folder.study)
-    study = frozen.study
-    targets = export_targets(study, read_variables(folder.export_variables))
+    targets = export_targets(frozen.study, read_variables(folder.export_variables))
     if targets is None:
         return
     with ExportFolder(folder.export).hold_lock(wait=False) as ours:
         if ours:
-            exports = ExportFolder.for_study(study)
-            exporter = Exporter(exports, targets, lambda: is_taken_over(frozen, folder) is False)
-            _export_until_end(folder, exporter, targets, clock)
+            os.environ.update(targets.variables)
+            _export_until_end(folder, frozen, targets, clock)
 
 
 def _export_until_end(
-    folder: RunFolder, exporter: Exporter, targets: Targets, clock: Callable[[], float]
+    folder: RunFolder, frozen: FrozenStudy, targets: Targets, clock: Callable[[], float]
 ) -> None:
-    os.environ.update(targets.variables)
-    reader = StatusReader(folder, brief=True)
+    exports, reader = ExportFolder.for_study(frozen.study), StatusReader(folder, brief=True)
+    exported: object = None  # the signature of the models that all targets have
     ended: float | None = None
-    asked = -ASK_SECONDS
+    pause, due, asked = 0.0, 0.0, -ASK_SECONDS
     while folder.study.exists():
         # The run's end is looked up before the export, so that the last export has all models.
         if clock() - asked >= ASK_SECONDS:
             asked = clock()
             ended = (ended or clock()) if reader.state() not in UNDER_WAY else None
-        all_there = exporter.poll(clock())
-        if ended is not None and (all_there or clock() - ended > GIVEN_UP):
+        before = exports.signature()
+        if before != exported and clock() >= due:
+            problems = _export(exports, targets, frozen, folder)
+            if problems:
+                pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
+                due = clock() + pause
+            elif problems is not None:
+                pause, exported = 0.0, before
+        if ended is not None and (exports.signature() == exported or clock() - ended > GIVEN_UP):
             return
         time.sleep(LOOK_SECONDS)
+
+
+def _export(
+    exports: ExportFolder, targets: Targets, frozen: FrozenStudy, folder: RunFolder
+) -> dict[str, str] | None:
+    """Export all models; return each target's problem. None if another process does this now.
+
+    Also return None if another manager has taken over the run.
+    """
+    with exports.hold_lock(wait=False) as ours:
+        may = ours and is_taken_over(frozen, folder) is False
+        return export_all(exports, targets, log.info) if may else None
 
 
 def main() -> None:
