@@ -16,24 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from trialfleet.files import open_lock, read_json, read_regular
+from trialfleet.files import open_lock
 
 Entries = list[dict[str, Any]]
 
 READS = 3  # attempts to read a file that changes meanwhile
-
-
-def read_copy(path: Path) -> dict[str, Any]:
-    """Return the content of a run's study.yaml, read from its JSON copy; `path` is study.yaml.
-
-    Raises one of the errors in `files.DAMAGED` if the copy can't be used, or if study.yaml has
-    changed since the copy was made.
-    """
-    copy = read_json(path.with_suffix(".json"))
-    if copy["sha256"] != hashlib.sha256(read_regular(path)).hexdigest():
-        raise ValueError(f"{path} has changed since its copy was made")
-    frozen: dict[str, Any] = copy["frozen"]
-    return frozen
 
 
 class FileState(NamedTuple):

@@ -76,8 +76,8 @@ def study(random: Random, folder: Path) -> None:
     if found.daily:
         _days_follow_each_other(found.daily, generate.moment(random))
     frozen = FrozenStudy(run="r1", folder=str(folder), created=datetime.now(UTC), study=found)
-    (folder / "frozen.yaml").write_text(dump_frozen(frozen), encoding="utf-8")
-    assert load_frozen(folder / "frozen.yaml") == frozen, "the frozen study reads otherwise"
+    (folder / "frozen.json").write_text(dump_frozen(frozen), encoding="utf-8")
+    assert load_frozen(folder / "frozen.json") == frozen, "the frozen study reads otherwise"
     assert found.resolve(Path("/elsewhere")) == found, "the normal form resolves to another"
     if build_graph(found).node_count <= MOST_NODES:
         _planned(found, folder)

@@ -114,7 +114,7 @@ def test_late_data_starts_a_second_run_and_nothing_is_trained_twice(
     days = Days(file)
     first = start()
     place = days.folder.run(str(FIRST))
-    wait_for((place / "study.yaml").exists, 60)
+    wait_for((place / "study.json").exists, 60)
     wait_for(lambda: Run(place).status().regions[0].running, 120)
     assert "C: waits until" not in CliRunner().invoke(main, ["daily", "status", str(file)]).output
     put_data(here, FIRST, C="3")

@@ -123,7 +123,7 @@ def test_why_names_a_missed_deadline(work: Path, make_run: MakeRun) -> None:
     yesterday = datetime.now(UTC) - timedelta(days=1)
     late = RunsDay(date=yesterday.date(), deadline=yesterday)
     run = plan(study, run="late", out=work / "runs" / "late", day=late)
-    assert load_frozen(run.folder / "study.yaml").day
+    assert load_frozen(run.folder / "study.json").day
     run.submit()
     run.wait()
     named("deadline", asked(run))

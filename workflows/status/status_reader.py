@@ -41,7 +41,7 @@ from trialfleet.workflows.facts.models.approval import awaits_approval, reason_k
 from trialfleet.workflows.facts.models.export_folder import export_problems
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.frozen_head import check_place
+from trialfleet.workflows.facts.run_folder.run_in_place import check_place
 from trialfleet.workflows.facts.runs.failed_attempts import find_cause
 from trialfleet.workflows.facts.runs.region_records import (
     RecordsReader,
@@ -80,7 +80,7 @@ from trialfleet.workflows.status.unfinished_trials import (
     unfinished_states,
 )
 from trialfleet.workflows.status.waiting_reasons import Waiting
-from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 
 _ENDS = {Stage.TRAINING, Stage.GATING, Stage.PUBLISHING}  # their files are read each time
 _DECIDED_SECONDS = 30.0  # minimum time for which a region's status is cached
@@ -496,8 +496,6 @@ def open_run(path: Path) -> RunFolder:
         return RunFolder(planned)
     except (FileNotFoundError, NotADirectoryError):
         why = f"it has no {study.name}"
-    except NoRunError as error:
-        why = str(error)
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise InputError(f"the run in {str(path)!r} can't be read: {error.strerror}") from error

@@ -63,16 +63,13 @@ def find_lines(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]
     return places
 
 
-def validate(
-    model: type[Model], path: Path, tree: Any, context: Mapping[str, str] = FROM_FILE
-) -> Model:
-    """Return `tree`, the content of the file `path`, as a validated `model`.
+def validate(model: type[Model], path: Path, tree: Any) -> Model:
+    """Return `tree`, the content of a person's file `path`, as a validated `model`.
 
-    `context` says who wrote the file; see `Section`. StudyError, with a line per problem, if the
-    content is invalid.
+    StudyError, with a line per problem, if the content is invalid.
     """
     try:
-        return model.model_validate(tree, context=context)
+        return model.model_validate(tree, context=FROM_FILE)
     except ValidationError as error:
         problems = error.errors()
     # outside of the except clause, so that pydantic's text, perhaps with a password, is not shown

@@ -1,27 +1,21 @@
-"""The study as it was when a run was planned, stored in the run's folder: `RUN/study.yaml`."""
+"""The study as it was when a run was planned, stored in the run's folder: `RUN/study.json`."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import re
 import shlex
 from datetime import date, datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from trialfleet.errors import InputError
-from trialfleet.files import unless_damaged
+from trialfleet.files import first_error, json_text, read_record
 from trialfleet.sections import FROM_PLAN
-from trialfleet.workflows.checksums import read_copy
+from trialfleet.untrusted_files import file_stamp
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.spec import Study
-
-# The frozen study that was read or written last, by its file: a command often reads it again.
-_known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
 class CostsBefore(BaseModel):
@@ -34,7 +28,7 @@ class CostsBefore(BaseModel):
 
 
 class FrozenStudy(BaseModel):
-    """The content of `RUN/study.yaml`: a study with absolute paths, and facts about its run."""
+    """The content of `RUN/study.json`: a study with absolute paths, and facts about its run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -83,76 +77,22 @@ class FrozenStudy(BaseModel):
         return f"trialfleet run {self.study_file} {check}{day}"
 
 
-class NoRunError(InputError):
-    """The file is a study written by a user, not the `study.yaml` in a run's folder."""
-
-
 def load_frozen(path: Path) -> FrozenStudy:
-    """Return the content of `RUN/study.yaml`; the last file read is cached until it changes.
-
-    Raises:
-        NoRunError: `path` is a user's study file.
-        InputError: the file can't be read, or is damaged.
-    """
-    stamp = _stamp(path)
-    if stamp and (known := _known.get(path)) and known[0] == stamp:
-        return known[1]
-    if stamp and (copied := _read_json_copy(path)):
-        remember_frozen(path, copied)
-        return copied
-    # imported here, because ruamel.yaml is slow to import and to parse
-    from trialfleet.workflows.study.error_lines import validate
-    from trialfleet.workflows.study.text import read_yaml
-
-    tree = read_yaml(path, largest=None)  # absolute paths may make it large
-    if not isinstance(tree, dict):
-        what = "it is empty" if tree is None else "it does not contain a study"
-        raise InputError(
-            f"{str(path)!r} is damaged: {what}; restore it from a copy of the run's folder"
-        )
-    if "study" not in tree and "search_space" in tree:
-        raise NoRunError(f"{path} is a study, not a run")
-    frozen = validate(FrozenStudy, path, tree, FROM_PLAN)
-    _known.clear()
-    _known[path] = stamp, frozen
-    return frozen
+    """Return the content of `RUN/study.json`; InputError if it can't be read, or is damaged."""
+    return _read(path, file_stamp(path))
 
 
-def _read_json_copy(path: Path) -> FrozenStudy | None:
-    return unless_damaged(  # if the copy is damaged, the caller reads study.yaml itself
-        lambda: FrozenStudy.model_validate(read_copy(path), context=FROM_PLAN), None
-    )
-
-
-def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
-    """Cache `frozen`, just written to `path`, so that `load_frozen` needn't parse the file."""
-    _known.clear()
-    _known[path] = _stamp(path), frozen
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
+@lru_cache(maxsize=1)  # a command often reads the same file again
+def _read(path: Path, _changed: tuple[int, int]) -> FrozenStudy:
+    found = read_record(path)
     try:
-        stat = path.stat()
-    except OSError:
-        return ()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
-
-
-def dump_copy(frozen: FrozenStudy, text: str) -> str:
-    """Return the text of `RUN/study.json`: `frozen` as JSON, and a checksum of the YAML `text`."""
-    plain = frozen.model_dump(mode="json", exclude_none=True)
-    return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "frozen": plain})
+        return FrozenStudy.model_validate(found, context=FROM_PLAN)
+    except ValidationError as error:
+        fault = first_error(error)
+    # outside of the except clause, so that pydantic's text, perhaps with a password, is not shown
+    raise InputError(f"{str(path)!r} is damaged: {fault}")
 
 
 def dump_frozen(frozen: FrozenStudy) -> str:
-    """Return the text of `RUN/study.yaml`. The same study always gives the same text."""
-    from ruamel.yaml import YAML
-
-    writer: Any = YAML(typ="safe", pure=True)
-    writer.default_flow_style = False
-    writer.sort_base_mapping_type_on_output = False
-    writer.width = 100
-    writer.allow_unicode = True
-    text = io.StringIO()
-    writer.dump(frozen.model_dump(mode="json", exclude_unset=False, exclude_none=True), text)
-    return text.getvalue()
+    """Return the text of `RUN/study.json`. The same study always gives the same text."""
+    return json_text(frozen.model_dump(mode="json", exclude_none=True))

@@ -246,7 +246,7 @@ def _check_s3_keys(study: Study, regions: Mapping[str, Region]) -> None:
 def _data_keys(study: Study, region: str) -> Keys:
     if isinstance(study.regions, RegionGlob):
         return _GLOB
-    own = study.listed_regions.get(region)
+    own = study.regions.get(region)  # `listed_regions` would be made again for each region
     return ("data",) if own is None or own.data is None else ("regions", region, "data")
 
 

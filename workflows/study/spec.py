@@ -2,7 +2,7 @@
 
 `Study.resolve` returns a study's normal form: each region is listed by name with its own data and
 overrides, and every path is absolute. The normal form is itself a valid study. Planning a run
-writes it into `RUN/study.yaml`.
+writes it into `RUN/study.json`.
 """
 
 from __future__ import annotations

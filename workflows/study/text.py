@@ -34,18 +34,18 @@ MOST_VALUES = 500_000  # values; for each alias, the values behind it count agai
 _PARSER_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
+def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file as ruamel.yaml's lists and tables, with line numbers.
 
-    Only a regular file of at most `largest` bytes is read, because a pipe or device might never
-    end.
+    Only a regular file of at most `LARGEST_STUDY` bytes is read, because a pipe or device might
+    never end.
 
     Raises:
         InputError: the file can't be read.
         StudyError: the text is not valid YAML, or uses a feature of YAML that studies may not use.
             The message names the line.
     """
-    text = _read(path, largest)
+    text = _read(path)
     yaml = YAML(typ="rt", pure=True)
     yaml.Composer = _Composer
     try:
@@ -66,16 +66,16 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
         raise StudyError(f"{path}: not YAML: {error}") from None
 
 
-def _read(path: Path, largest: int | None) -> str:
+def _read(path: Path) -> str:
     try:
         if kind := untrusted_files.KINDS.get(stat.S_IFMT(path.stat().st_mode)):
             raise InputError(f"{path} is {kind}; name a regular file{_studies_here()}")
         with path.open("rb") as file:
-            content = file.read(-1 if largest is None else largest + 1)
-        if largest is not None and len(content) > largest:
+            content = file.read(LARGEST_STUDY + 1)
+        if len(content) > LARGEST_STUDY:
             raise InputError(
-                f"{path} is larger than {largest:,} bytes; for regions that differ only in their "
-                "data, write regions: {glob: …}, or data with {region}"
+                f"{path} is larger than {LARGEST_STUDY:,} bytes; for regions that differ only in "
+                "their data, write regions: {glob: …}, or data with {region}"
             )
         return content.decode()
     except FileNotFoundError:

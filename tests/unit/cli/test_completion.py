@@ -49,7 +49,7 @@ def here(tmp_path: Path) -> Path:
     """A folder with two runs, and with models of other studies."""
     for run in ("demo/2026-01-02", "demo/other"):
         (tmp_path / "runs" / run).mkdir(parents=True)
-        (tmp_path / "runs" / run / "study.yaml").touch()
+        (tmp_path / "runs" / run / "study.json").touch()
     for (study, folder), region in MODELS.items():
         for run in ("r1", "r2"):
             model = tmp_path / "models" / study / folder / run

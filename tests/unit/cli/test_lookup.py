@@ -41,10 +41,10 @@ def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for time, (study, run) in enumerate(PLANNED, 1_000_000):
         folder = work / "runs" / study / run
         folder.mkdir(parents=True)
-        (folder / "study.yaml").touch()
-        os.utime(folder / "study.yaml", (time, time))
+        (folder / "study.json").touch()
+        os.utime(folder / "study.json", (time, time))
     (work / "runs/flights/.plan-x").mkdir()
-    (work / "runs/flights/.plan-x/study.yaml").touch()
+    (work / "runs/flights/.plan-x/study.json").touch()
     (work / "runs/flights/claimed").mkdir()
     return work
 
@@ -55,7 +55,7 @@ def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_runs_are_listed_the_newest_first(here: Path) -> None:
     assert [(run.study, run.run) for run in runs_here()] == PLANNED[::-1]
     (here / "runs/own").mkdir()
-    (here / "runs/own/study.yaml").touch()
+    (here / "runs/own/study.json").touch()
     assert runs_here()[0].name == "own"
 
 
@@ -95,7 +95,7 @@ def test_the_newest_run_is_a_submitted_one_if_there_is_any(here: Path) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_run_that_can_not_be_read_is_not_the_newest() -> None:
-    file = Path("runs/flights/2026-11-19T10-00-00/study.yaml")
+    file = Path("runs/flights/2026-11-19T10-00-00/study.json")
     file.unlink()
     file.symlink_to(file.name)  # root, too, can't read it
     assert runs_here()[-1].submitted
@@ -165,8 +165,8 @@ def test_runs_lists_each_run_with_its_state(
     run = make_run(run="first", out=work / "runs/demo/first", regions=["A", "B"])
     make_run(run="second", out=work / "runs/demo/second")
     (work / "runs/demo/broken").mkdir()
-    (work / "runs/demo/broken/study.yaml").write_text("a: [")
-    os.utime(work / "runs/demo/broken/study.yaml", (1, 1))
+    (work / "runs/demo/broken/study.json").write_text("a: [")
+    os.utime(work / "runs/demo/broken/study.json", (1, 1))
     files = RunFolder(run.folder)
     write_json(files.region("A").published, {"path": str(work / "models/A/first")})
     files.dag_files.submit.touch()
@@ -179,7 +179,7 @@ def test_runs_lists_each_run_with_its_state(
     assert first["folder"] == str(run.folder)
     assert first["began"].startswith("20")
     assert listed["broken"]["state"] is None
-    assert "not YAML" in listed["broken"]["trouble"]
+    assert "not JSON" in listed["broken"]["trouble"]
     table = CliRunner().invoke(main, ["runs"]).output
     assert "1 of 2" in table
     assert "runs/demo/broken: " in table
@@ -205,7 +205,7 @@ def models(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.chdir(work)
     for time, (name, regions) in enumerate({"monday": ["A", "B"], "tuesday": ["A"]}.items(), 1):
         run = make_run(run=name, out=work / "runs/demo" / name, regions=["A", "B", "C"])
-        os.utime(run.folder / "study.yaml", (time, time))
+        os.utime(run.folder / "study.json", (time, time))
         for region in regions:
             place = work / "models/demo" / region / name
             place.mkdir(parents=True)
@@ -357,7 +357,7 @@ def two_studies(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(work)
     for time, study in enumerate(("sales", "own"), 1):
         run = make_run(run="r1", out=work / "runs" / study / "r1", name=study, regions=["Nordics"])
-        os.utime(run.folder / "study.yaml", (time, time))
+        os.utime(run.folder / "study.json", (time, time))
         place = work / "models" / study / "Nordics" / "r1"
         place.mkdir(parents=True)
         origin = {"run": "r1", "study": study, "region": "Nordics"}
@@ -562,7 +562,7 @@ def test_bash_completes_regions_and_models(models: Path) -> None:
     assert {"A", "A.l1.t01", "A.best"} <= set(bash_completions("why", "A"))
     assert bash_completions("why", "--run", "mon") == ["monday"]
     assert bash_completions("why", "--run", "monday", "B.p") == ["B.publish"]
-    (models.parent.parent / "runs/demo/tuesday/study.yaml").write_text("a: [")
+    (models.parent.parent / "runs/demo/tuesday/study.json").write_text("a: [")
     assert bash_completions("trials", "--region", "") == []  # can't be read: nothing is said
 
 

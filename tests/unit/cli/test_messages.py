@@ -38,11 +38,11 @@ def test_a_long_list_of_names_is_cut_after_the_first_few() -> None:
 @pytest.mark.parametrize("command", ["best", "status", "trials", "report", "submit"])
 def test_a_studys_folder_is_not_taken_for_a_run(tmp_path: Path, command: str) -> None:
     (tmp_path / "go.sh").touch()
-    study = write(tmp_path, MINIMAL)
+    write(tmp_path, MINIMAL)
     result = result_of(command, tmp_path)
     assert result.exit_code == 2
     assert result.stderr == (
-        f"error: '{tmp_path}' is not a run's folder ({study} is a study, not a run); "
+        f"error: '{tmp_path}' is not a run's folder (it has no study.json); "
         "make one with: trialfleet plan STUDY, or list runs with: trialfleet runs\n"
     )
 
@@ -56,14 +56,14 @@ def test_a_watch_of_a_run_that_does_not_end_as_done_exits_with_1(
     assert result_of("status", run.folder, "--watch", *more).exit_code == 1
 
 
-@pytest.mark.parametrize("text", ["run: 1\n", "a: [", "", "- a\n", "run: a\nfolder: b\n"])
+@pytest.mark.parametrize("text", ['{"run": 1}', "a: [", "", "[1]", '{"run": "a", "folder": "b"}'])
 def test_a_folder_with_an_invalid_study_file_is_not_taken_for_a_run(
     tmp_path: Path, text: str
 ) -> None:
-    write(tmp_path, text)
+    (tmp_path / "study.json").write_text(text)
     result = result_of("best", tmp_path)
     assert result.exit_code == 2
-    assert "study.yaml" in result.stderr
+    assert "study.json" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_malformed_result_is_reported_with_the_right_shape(
 
 
 def test_a_run_whose_study_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "study.yaml")
+    os.mkfifo(tmp_path / "study.json")
     assert result_of("status", tmp_path).exit_code == 2
 
 

@@ -92,7 +92,7 @@ def test_planned_runs_that_cant_be_opened_are_passed_over(
     make_run(run="r1")
     make_run(run="r2").folder.rename(work / "runs/moved")
     (work / "runs/broken").mkdir()
-    (work / "runs/broken/study.yaml").write_text("a: [")
+    (work / "runs/broken/study.json").write_text("a: [")
     result = invoke("remove", "--planned", "--yes")
     assert result.exit_code == 0, result.output
     assert "removed 1 run" in result.output
@@ -100,7 +100,7 @@ def test_planned_runs_that_cant_be_opened_are_passed_over(
     assert len(lines) == 2
     assert all(line.startswith("not removed: ") for line in lines)
     assert "works only there" in result.stderr
-    assert "not YAML" in result.stderr
+    assert "not JSON" in result.stderr
     assert {path.name for path in (work / "runs").iterdir()} == {"moved", "broken"}
     assert invoke("remove", "runs/moved", "--planned", "--yes").exit_code == 2, "it was named"
 

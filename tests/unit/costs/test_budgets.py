@@ -18,11 +18,9 @@ from tests.job_logs import JobLog
 from tests.unit.report.report_studies import text_of
 from tests.unit.scripts import Scripts, region_of
 from trialfleet import Run
-from trialfleet.errors import InputError
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.frozen_head import read_head
 from trialfleet.workflows.rules.budget_amounts import (
     ExpectedCosts,
     Spending,
@@ -276,19 +274,3 @@ def test_without_a_price_the_budget_refuses_no_trial(make_run: MakeRun) -> None:
         assert scripts.ask(node) == EXITS["done"]
         assert scripts.finish(node, 1.0) == EXITS["done"]
     assert scripts.run.status().regions[0].usd is None
-
-
-def test_the_day_of_a_run_is_read_from_the_head_of_its_file(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
-    run = make_run()
-    file = RunFolder(run.folder).study
-    head, frozen = read_head(file), load_frozen(file)
-    assert (head.study, head.of_day) == ("demo", frozen.created.astimezone().date())
-    assert (
-        str(read_head(RunFolder(run_of_day(run, "2026-01-02").folder).study).of_day) == "2026-01-02"
-    )
-    for text in ("", "study:", "study:\n  name: x\n", "{", "run: [", "a\nstudy:\n  name: x"):
-        (tmp_path / "study.yaml").write_text(text)
-        with pytest.raises(InputError):
-            read_head(tmp_path / "study.yaml")

@@ -117,7 +117,7 @@ def test_why_refuses_a_folder_that_is_no_run(shared: Path) -> None:
     work_on(shared, timedelta(minutes=1))
     done = CliRunner().invoke(main, ["why", "A", "--run", "."])
     assert done.exit_code == 2
-    assert f"{Path.cwd()}/study.yaml is a study, not a run" in done.stderr
+    assert "is not a run's folder (it has no study.json)" in done.stderr
 
 
 @pytest.mark.slow

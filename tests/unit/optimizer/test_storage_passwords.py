@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import traceback
 from collections.abc import Callable
@@ -101,8 +102,9 @@ def test_a_study_and_its_frozen_form_show_no_password(
     assert study.storage == url
     frozen = FrozenStudy(run="r1", folder=str(folder), created=datetime.now(UTC), study=study)
     require_no_password(repr(study), str(study), repr(frozen), str(frozen))
-    changed = folder / "frozen.yaml"
-    changed.write_text(f"run: 1\nfolder: {folder}\nstudy: {{storage: '{url}', nix: {url}}}\n")
+    changed = folder / "frozen.json"
+    content = {"run": 1, "folder": str(folder), "study": {"storage": url, "nix": url}}
+    changed.write_text(json.dumps(content))
     require_no_password(output_of(lambda: load_frozen(changed)))
 
 

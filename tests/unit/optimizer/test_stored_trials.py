@@ -200,7 +200,7 @@ def test_frequent_commands_import_nothing_slow(
 @pytest.mark.parametrize(
     ("words", "also"),
     [
-        (["rollback", "A"], {"pydantic", "rich"}),
+        (["rollback", "A"], {"rich"}),
         (["promote", "models/demo/A/r1"], {"pydantic", "rich"}),
         (["promote", "r2/A"], set()),
         (["models"], set()),

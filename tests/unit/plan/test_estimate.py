@@ -120,8 +120,8 @@ def test_the_time_is_estimated_from_trials_of_previous_runs(here: Path, make_run
     other = make_run(run="r4", out=here / "runs/r4", budget=BUDGET, name="other")
     complete(other, [900.0] * 9)
     assert plan_summary(second, pool)["expected"] == {**expected, "based_on": 5, "runs": 2}
-    (here / "runs/r3/study.yaml").write_text("no run")
-    (here / "runs/demo/r1/study.yaml").write_text("no run")
+    (here / "runs/r3/study.json").write_text("no run")
+    (here / "runs/demo/r1/study.json").write_text("no run")
     assert plan_summary(second, pool)["expected"] is None
 
 

@@ -56,10 +56,10 @@ def plan_at_once(place: Path, study: Study, outs: list[str | None]) -> list[tupl
     frozen = FrozenStudy.model_validate(
         {"run": "r", "folder": "/r", "created": "2026-11-20T10:00:00Z", "study": study}
     )
-    (place / "frozen.yaml").write_text(dump_frozen(frozen))
+    (place / "frozen.json").write_text(dump_frozen(frozen))
     plans = [
         subprocess.Popen(
-            [sys.executable, "-c", PLAN, str(place / "frozen.yaml"), *([out] if out else [])],
+            [sys.executable, "-c", PLAN, str(place / "frozen.json"), *([out] if out else [])],
             cwd=place,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -120,11 +120,11 @@ def test_the_draft_of_a_killed_plan_is_removed_by_the_next_plan_but_no_other(pla
     frozen = FrozenStudy.model_validate(
         {"run": "r", "folder": "/r", "created": "2026-11-20T10:00:00Z", "study": study}
     )
-    (place / "frozen.yaml").write_text(dump_frozen(frozen))
+    (place / "frozen.json").write_text(dump_frozen(frozen))
     script = PLAN.replace("study = load", HALF_A_PLAN)
     killed, slow = (
         subprocess.Popen(
-            [sys.executable, "-c", script, "frozen.yaml", f"runs/{name}"],
+            [sys.executable, "-c", script, "frozen.json", f"runs/{name}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -229,13 +229,13 @@ def test_a_second_plan_with_the_same_id_is_refused(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "run", ["", ".", "..", 'a"b', "a\nb", "x y", "-x", "latest", "study.yaml", "daily.db"]
+    "run", ["", ".", "..", 'a"b', "a\nb", "x y", "-x", "latest", "study.json", "daily.db"]
 )
 def test_an_invalid_run_id_is_refused_with_the_rule(place: Path, run: str) -> None:
     study = make_study(place)
     plan(study, run="r1")
     with pytest.raises(
-        InputError, match=r"^run id .*: use at most 64 letters.*'latest', 'study\.yaml'"
+        InputError, match=r"^run id .*: use at most 64 letters.*'latest', 'study\.json'"
     ):
         plan(study, run=run)
     assert [path.name for path in (place / "runs" / "demo").iterdir()] == ["r1"]

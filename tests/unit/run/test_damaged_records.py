@@ -221,13 +221,13 @@ def test_a_report_that_was_damaged_is_written_again(ended: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"), [("", "it is empty"), ("- 1\n", "it does not contain a study")]
+    ("damage", "words"), [("", "it is empty"), ("[1]\n", "it is not a JSON object")]
 )
 def test_a_damaged_frozen_study_is_reported(ended: Run, damage: str, words: str) -> None:
-    (ended.folder / "study.yaml").write_text(damage)
+    (ended.folder / "study.json").write_text(damage)
     result = CliRunner().invoke(main, ["status", str(ended.folder)])
     assert result.exit_code == 2
-    assert f"study.yaml' is damaged: {words}" in result.output
+    assert f"study.json' is damaged: {words}" in result.output
     assert "trialfleet init" not in result.output
 
 

@@ -17,8 +17,6 @@ from trialfleet.optimizer.sampling.startup_count import default_startup, first_m
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.control.run.run import Run
-from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.study.frozen import load_frozen
 
 
 @pytest.fixture
@@ -105,12 +103,3 @@ def test_a_planned_study_has_startup_trials_and_keeps_given_ones(place: Path) ->
     of_all = make_study(place, budget={"trials": 10, "startup_trials": 9})
     assert of_all.region_budget("A").startup_count == 9
     assert of_all.region("A").budget is None
-
-
-def test_a_run_of_a_release_that_named_no_start_up_keeps_what_it_had(place: Path) -> None:
-    folder = write_plan(make_study(place), run="r1", out=place / "run")
-    lines = folder.study.read_text().splitlines()
-    older = [line for line in lines if "startup_trials" not in line and "budget: {}" not in line]
-    text = "\n".join(older).replace("      budget:\n", "")
-    RunFolder(folder.root).study.write_text(text + "\n")
-    assert load_frozen(folder.study).study.region_budget("A").startup_count == 10

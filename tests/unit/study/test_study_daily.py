@@ -140,9 +140,9 @@ def test_a_frozen_study_keeps_its_day(folder: Path) -> None:
         2026, 1, 1, 1, 30, tzinfo=UTC
     )
     run = plan(study, run="r1", day=DAY)
-    frozen = load_frozen(run.folder / "study.yaml")
+    frozen = load_frozen(run.folder / "study.json")
     assert (frozen.day and frozen.day.date, frozen.study.daily) == (DAY, study.daily)
-    assert dump_frozen(frozen) == (run.folder / "study.yaml").read_text()
+    assert dump_frozen(frozen) == (run.folder / "study.json").read_text()
 
 
 def test_regions_without_data_of_the_day_are_set_apart(folder: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_plan_is_of_today_or_of_the_day_that_is_given(folder: Path) -> None:
     today = datetime.now(UTC).date()
     asked = CliRunner().invoke(main, ["plan", "study.yaml", "--date", str(DAY), "--run-id", "r1"])
     assert asked.exit_code == 0, asked.output
-    assert load_frozen(folder / "runs/demo/r1/study.yaml").day
+    assert load_frozen(folder / "runs/demo/r1/study.json").day
     if today != DAY:
         assert f"{today}.npz" in CliRunner().invoke(main, ["plan", "study.yaml"]).output
 

@@ -136,7 +136,7 @@ def test_a_run_knows_where_its_study_sets_a_trials_limits(
 ) -> None:
     text = with_line(TRAINER, "trainer: {command: [python3, train.py], files: [train.py]}")
     study = write(folder, text + "resources:\n  cpus: 1\n  memory: 1GB\n")
-    frozen = load_frozen(plan(study, out=folder / "run", run="r").folder / "study.yaml")
+    frozen = load_frozen(plan(study, out=folder / "run", run="r").folder / "study.json")
     assert frozen.places == {
         "resources.memory": f"{study}:11",
         "resources.disk": str(study),

@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.run_folder.dag_structure import (
     StudyGraph,
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.study.frozen import FrozenStudy, dump_copy, dump_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
 from trialfleet.workflows.study.trainer_command import PYTHONS
 
@@ -31,10 +31,8 @@ def render_files(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> d
     submits = [folder.optimizer_submit, folder.publish_submit, folder.report_submit]
     submits += [folder.fleet_submit] if graph.autoscale != "off" else []
     submits += [folder.gang_submit] if frozen.study.has_gangs else []
-    study = dump_frozen(frozen)
     texts = {
-        folder.study: study,
-        folder.study_copy: dump_copy(frozen, study),
+        folder.study: dump_frozen(frozen),
         folder.dag: _study_dag(folder, frozen, graph),
         folder.study_config: render_template("dag/dagman.conf.j2", whole_graph=True),
         folder.region_config: render_template("dag/dagman.conf.j2", whole_graph=False),

@@ -41,7 +41,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.run_path_check import usable_place
 from trialfleet.workflows.study.checks import check_transferable
 from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen
+from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError, sandbox_name
 from trialfleet.workflows.study.spec import Region, Study, Trainer
 from trialfleet.workflows.study.trainer_command import CONTRACT
@@ -114,7 +114,6 @@ def write_plan(
         study=study,
     )
     _write_beside(folder, frozen, graph, code, aws, previous)
-    remember_frozen(folder.study, frozen)
     return folder
 
 
@@ -269,7 +268,7 @@ def _write_beside(
         _write_tables(study, folder, beside, frozen.day)
         beside.root.chmod(0o755)
         # a storage's URL may contain a password
-        private = {beside.study, beside.study_copy} if study.storage else set()
+        private = {beside.study} if study.storage else set()
         _write_texts(beside.root, render_files(folder, frozen, graph), private)
         if aws:
             _write_private(beside.aws, aws.to_json())

@@ -25,7 +25,7 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
-_OURS = re.compile(rf"{LATEST}|study\.yaml|daily\..*")  # a folder with study.yaml is a run's folder
+_OURS = re.compile(rf"{LATEST}|study\.json|daily\..*")  # a folder with study.json is a run's folder
 _CLAIMS = ".planned"  # next to a study's regions: a file for each id that could be chosen again
 _CLAIM_SECONDS = 86_400.0  # when summer time ends, the same hour comes twice
 
@@ -40,7 +40,7 @@ def check_run_id(run: str) -> None:
     if not is_run_id(run):
         raise InputError(
             f"run id {run!r}: use at most 64 letters, digits, '-', '_', '.' and ':', and begin "
-            f"with a letter or digit; {LATEST!r}, 'study.yaml' and 'daily.…' are reserved"
+            f"with a letter or digit; {LATEST!r}, 'study.json' and 'daily.…' are reserved"
         )
 
 

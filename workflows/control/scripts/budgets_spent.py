@@ -22,7 +22,6 @@ from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.job_log import total_cost
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.frozen_head import read_head
 from trialfleet.workflows.facts.runs.trial_executions import between_stays, end_stays, trial_stays
 from trialfleet.workflows.rules.budget_amounts import (
     ExpectedCosts,
@@ -31,7 +30,7 @@ from trialfleet.workflows.rules.budget_amounts import (
     usd_budget,
 )
 from trialfleet.workflows.status.run_trials import RunTrials
-from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class Budgets:
         return known
 
     def _runs_of_day(self) -> Iterator[_OtherRun]:
-        for study in sorted(self._folder.root.parent.glob("[!.]*/study.yaml")):
+        for study in sorted(self._folder.root.parent.glob(f"[!.]*/{self._folder.study.name}")):
             place = study.parent
             if place not in self._days:
                 self._days[place] = self._open_other_run(place)
@@ -110,9 +109,9 @@ class Budgets:
     def _open_other_run(self, place: Path) -> _OtherRun | None:
         folder, own = RunFolder(place), (self._study.name, self._frozen.cost_day)
         try:
-            head = read_head(folder.study)
-            is_of_day = place != self._folder.root and (head.study, head.of_day) == own
-            return _OtherRun(folder) if is_of_day else None
+            frozen = load_frozen(folder.study)
+            is_of_day = place != self._folder.root and (frozen.study.name, frozen.cost_day) == own
+            return _OtherRun(folder, frozen) if is_of_day else None
         except (TrialfleetError, OSError, ValueError) as error:
             if _was_planned_before(folder, own[1]):
                 return None
@@ -135,9 +134,9 @@ def _unknown_cost_error(folder: RunFolder, error: Exception) -> OptimizerError:
 
 
 class _OtherRun:
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder, self._frozen = folder, load_frozen(folder.study)
-        self._trials = RunTrials(folder, self._frozen)
+    def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
+        self._folder, self._frozen = folder, frozen
+        self._trials = RunTrials(folder, frozen)
 
     def read_spendings(self) -> list[Spending]:
         """Return each region's costs. A run that isn't under way has no expected costs.

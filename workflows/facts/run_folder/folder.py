@@ -224,8 +224,7 @@ class RunFolder:
         """The files of the check, a brief start of the trainer; removed if the check succeeds."""
         return TrialFolder(self.root / "check")
 
-    study = path_property("study.yaml")  # the resolved study, frozen
-    study_copy = path_property("study.json")  # the same as JSON; ignored if study.yaml changed
+    study = path_property("study.json")  # the resolved study, frozen
     dag = path_property("study.dag")  # the whole graph
     database = path_property("study.db")  # Optuna's SQLite file, if the study names no storage
     optimizer_submit = path_property("optimizer.sub")  # the submit file of the optimiser's service

@@ -27,7 +27,7 @@ from trialfleet.workflows.facts.models.folders import (
 )
 from trialfleet.workflows.facts.record_shapes import Published
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.frozen_head import parse_head
+from trialfleet.workflows.facts.run_folder.run_in_place import load_in_place
 from trialfleet.workflows.names import region_slug
 
 RUNS = Path("runs")
@@ -313,7 +313,7 @@ def _model_of_run(run: FoundRun, region: str) -> dict[str, Path]:
     record = files.region(region_slug(region)).published
     with suppress(InputError):  # a moved run, say; another one may be meant
         if exists(record):
-            parse_head(files)
+            load_in_place(files)
             return {f"{run.name}/{region}": _published_path(record)}
     return {}
 
@@ -324,9 +324,9 @@ def _publish_folders(runs: Iterable[FoundRun]) -> dict[str, Path | None]:
     for run in runs:
         with suppress(InputError):  # a moved run, say; another run of the study may do
             if run.study not in found:
-                head = parse_head(RunFolder(run.folder.absolute()))
-                folder = Path(head.publish) / head.study if head.publishes else None
-                found.setdefault(head.study, folder)
+                study = load_in_place(RunFolder(run.folder.absolute())).study
+                folder = Path(study.publish) / study.name if study.publishes else None
+                found.setdefault(study.name, folder)
     return found
 
 
@@ -416,11 +416,8 @@ def _unknown_model_text(name: str, study: str | None) -> str:
 
 def published_models(folder: Path) -> dict[str, Path]:
     """Return a run's published models by region; InputError if the run is moved or unreadable."""
-    from trialfleet.workflows.study.frozen import load_frozen
-
     files = RunFolder(folder.absolute())
-    parse_head(files)
-    regions = load_frozen(files.study).study.region_table
+    regions = load_in_place(files).study.region_table
     records = {region: files.region(region_slug(region)).published for region in regions}
     return {region: _published_path(each) for region, each in records.items() if each.exists()}
 

@@ -273,7 +273,7 @@ def _unknown_subject_text(word: str, run: str | None) -> str:
             "folder with --run"
         )
     folder = _open_root(find_run(run))
-    graph = build_graph(load_frozen(folder / "study.yaml").study).regions
+    graph = build_graph(load_frozen(RunFolder(folder).study).study).regions
     known = [region.name for region in graph]
     return (
         f"{word!r} is not a job, an instance, or a region or node of the run {folder.name!r}"
