@@ -6,7 +6,7 @@ Other keys may have any value, because other releases may write more keys.
 from __future__ import annotations
 
 from datetime import datetime  # pydantic reads it
-from typing import Any, Literal, NotRequired
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
@@ -60,23 +60,6 @@ class StoppedRun(TypedDict):
 
     by: str
     time: datetime
-
-
-class FailingNotes(TypedDict):
-    """A script in failing.json, with the fields of `failing_scripts.FailingScript`."""
-
-    node: str
-    script: str
-    error: str
-    cause: Literal["error", "storage", "space"]
-    times: int
-    since: datetime
-
-
-class FailingScripts(TypedDict):
-    """failing.json: the failing scripts of a region or a run."""
-
-    scripts: list[FailingNotes]
 
 
 class FullTrainingRecord(TypedDict):

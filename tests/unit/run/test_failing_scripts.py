@@ -199,7 +199,7 @@ def test_a_report_that_cant_be_written_is_a_trouble(
     assert failing_scripts(folder.failing) == ()
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"scripts": [{"node": 1}]}'])
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"A.l1.t01": {"node": 1}}'])
 def test_a_damaged_record_is_ignored_and_rewritten(folder: RunFolder, damage: str) -> None:
     file = folder.region("A").failing
     file.write_text(damage)

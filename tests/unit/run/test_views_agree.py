@@ -148,7 +148,7 @@ def write_records(folder: RunFolder, scene: Scene) -> None:
         "since": "2026-11-20T02:10:00+00:00",
     }  # fmt: skip
     if scene.failing:
-        write_json(folder.region("A").failing, {"scripts": [script]})
+        write_json(folder.region("A").failing, {"A.l1": script})
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ FAILS = FailingScript(
     error="KeyError: 'x'",
     cause="error",
     times=3,
-    since="2026-11-20T02:10:00+00:00",
+    since=datetime(2026, 11, 20, 2, 10, tzinfo=UTC),
 )
 OVER = FROZEN.model_copy(update={"day": RunsDay(date=NOW.date(), deadline=NOW)})
 GAVE_UP = RegionRecords(stopped={"script": "ask"})

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from trialfleet.errors import InputError, TrialfleetError
-from trialfleet.files import DAMAGED, read_json, read_record, write_json
+from trialfleet.errors import TrialfleetError
+from trialfleet.files import DAMAGED, checker, read_json, read_regular, unless_damaged, write_json
 from trialfleet.optimizer.service_client import TROUBLE
-from trialfleet.workflows.facts.record_shapes import FailingScripts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 Cause = Literal["error", "storage", "space"]
@@ -37,7 +36,7 @@ class FailingScript:
     error: str
     cause: Cause
     times: int  # failures in a row with this cause
-    since: str  # the first failure after the last success, in ISO 8601
+    since: datetime  # the first failure after the last success
 
     def __str__(self) -> str:
         what = self.node if self.node == self.script else f"{self.script} of {self.node}"
@@ -61,9 +60,8 @@ def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = 
     Return how often this script has now failed in a row with this cause. An error while writing
     `file` is ignored.
     """
-    noted = {each.node: each for each in failing_scripts(file)}
-    before = noted.get(node)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    noted = _read(file)
+    before, now = noted.get(node), datetime.now(UTC)
     times, since = (before.times, before.since) if before and before.script == script else (0, now)
     if before and before.cause != cause:
         times = 0  # a wait for storage doesn't count as an error of the script
@@ -71,18 +69,16 @@ def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = 
         node=node, script=script, error=error, cause=cause, times=times + 1, since=since
     )
     with suppress(OSError):  # other sources report a full disk
-        write_json(file, {"scripts": [asdict(each) for each in (noted | {node: found}).values()]})
+        write_json(file, noted | {node: found})
     return found.times
 
 
 def note_success(file: Path, node: str) -> None:
     """Remove a DAG node's error from `file` (failing.json)."""
-    noted = failing_scripts(file)
-    left = [asdict(each) for each in noted if each.node != node]
-    if len(left) == len(noted):
-        return
-    with suppress(OSError):
-        write_json(file, {"scripts": left})
+    noted = _read(file)
+    if noted.pop(node, None):
+        with suppress(OSError):
+            write_json(file, noted)
 
 
 @contextmanager
@@ -101,13 +97,13 @@ def note_result(file: Path, node: str) -> Iterator[None]:
 
 def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
     """Return the failing scripts in `file` (failing.json); empty if it can't be read."""
-    if not file.exists():
-        return ()
-    try:
-        noted = read_record(file, shape=FailingScripts)["scripts"]
-    except (InputError, KeyError):
-        return ()
-    return tuple(FailingScript(**each) for each in noted)
+    return tuple(_read(file).values())
+
+
+def _read(file: Path) -> dict[str, FailingScript]:
+    """Return the failing scripts in `file`, by DAG node; empty if it can't be read."""
+    shape = dict[str, FailingScript]
+    return unless_damaged(lambda: checker(shape).validate_json(read_regular(file), strict=True), {})
 
 
 def service_trouble(folder: RunFolder) -> str:

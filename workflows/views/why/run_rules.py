@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE, FailingScript
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob
@@ -130,7 +129,7 @@ def _explain_scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer 
     script = min(failing, key=lambda script: script.cause != "error", default=None)
     if script is None:
         return None
-    since = datetime.fromisoformat(script.since).astimezone()
+    since = script.since.astimezone()
     sentence = f"{script} (failures in a row: {script.times}, since {since:%H:%M:%S})"
     by_itself = "the run then continues by itself"
     if script.cause == "space":
