@@ -22,7 +22,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.study.checks import Accelerator, StudyName
 from trialfleet.workflows.study.daily import DATE
 from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validate
-from trialfleet.workflows.study.paths import ABSENT, AbsentError, Problem
+from trialfleet.workflows.study.paths import AbsentError, Problem
 from trialfleet.workflows.study.regions import Regions, list_gangs
 from trialfleet.workflows.study.resolution import (
     resolve_publishing,
@@ -56,16 +56,10 @@ def load_day(path: Path, day: date) -> DaysStudy:
     One region's missing or unusable data must not stop the other regions.
     """
     tree = read_table(path)
-    folder = path.absolute().parent
     with problems_with_lines(path, tree):
         whole = validate(Study, path, tree)
         dated, _ = whole.fill_date(day)
-        absent = dated.absent_regions(folder)
-        there = dated.without_regions(absent)
-        study, faults = resolve_usable(there, folder) if there.regions else (None, {})
-        unusable = {name: f"{ABSENT}: {path}" for name, path in absent.items()}
-        unusable |= {name: f"can't be used: {fault}" for name, fault in faults.items()}
-        return DaysStudy(whole, study, unusable)
+        return DaysStudy(whole, *resolve_usable(dated, path.absolute().parent))
 
 
 def load_whole(path: Path) -> Study:
@@ -135,7 +129,7 @@ def _resolve(study: Study, day: date | None, folder: Path) -> tuple[Study, date 
         problems = [
             Problem(keys, text + (note if str(of) in text else "")) for keys, text in error.problems
         ]
-        raise AbsentError(*problems) from error
+        raise AbsentError(*problems, path=error.path) from error
 
 
 class StudyWithFleet(BaseModel):

@@ -56,7 +56,11 @@ class UnusableStudyError(InputError):
 
 
 class AbsentError(UnusableStudyError):
-    """A file that a study names doesn't exist."""
+    """A file that a study names doesn't exist. `path` is the path of the first such file."""
+
+    def __init__(self, *problems: Problem, path: str) -> None:
+        super().__init__(*problems)
+        self.path = path
 
 
 class DataError(UnusableStudyError):
@@ -86,7 +90,7 @@ def find_path(name: str, folder: Path, keys: Keys) -> str:
         raise UnusableStudyError(Problem(keys, str(error))) from error
     if not is_there:
         text = f"{str(path)!r} does not exist{placeholder_hint(name)}"
-        raise AbsentError(Problem(keys, text))
+        raise AbsentError(Problem(keys, text), path=str(path))
     if fault:
         raise UnusableStudyError(Problem(keys, f"{str(path)!r} {fault}"))
     return str(path)
@@ -210,19 +214,6 @@ def regions_with_data(pattern: str, folder: Path) -> list[str]:
     files = glob.iglob("*".join(map(glob.escape, [before, *after])))  # noqa: PTH207
     name = re.compile(re.escape(before) + "([^/]+)" + r"\1".join(map(re.escape, after)))
     return sorted(found[1] for file in files if (found := name.fullmatch(file)))
-
-
-def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | None:
-    """Return the first path of a region's data that doesn't exist, or None. URLs are not checked.
-
-    An unreadable path counts as absent, so that a daily run continues with the other regions.
-    """
-    paths = [
-        (folder / pattern.replace(PLACEHOLDER, region)).absolute()
-        for pattern in patterns
-        if not pattern.startswith(URL_PREFIXES)
-    ]
-    return next((str(path) for path in paths if not os.path.exists(path)), None)  # noqa: PTH110
 
 
 def _object_url(url: str, keys: Keys) -> str:

@@ -15,6 +15,7 @@ from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.export import DEFAULT_FOLDER, Export
 from trialfleet.workflows.study.image import resolved_image
 from trialfleet.workflows.study.paths import (
+    ABSENT,
     AbsentError,
     Keys,
     Problem,
@@ -58,16 +59,20 @@ def resolve_study(study: Study, folder: Path) -> Study:
 
 
 def resolve_usable(study: Study, folder: Path) -> tuple[Study | None, dict[str, str]]:
-    """Return the normal form of the regions whose data can be used, and the others' problems.
+    """Return the normal form of the regions whose data can be used, and why the others' can't.
 
     The study is None if no region's data can be used. The errors are those of `Study.resolve`.
     """
     regions, errors = _find_regions(study, folder)
-    unusable = {
-        _recordable(name): "; ".join(each.message for each in error.problems)
-        for name, error in errors.items()
-    }
-    return (_resolve_rest(study, regions, folder) if regions else None), unusable
+    unusable = {_recordable(name): _why_unusable(error) for name, error in errors.items()}
+    usable = study.without_regions(errors)
+    return (_resolve_rest(usable, regions, folder) if regions else None), unusable
+
+
+def _why_unusable(error: UnusableStudyError) -> str:
+    if isinstance(error, AbsentError):
+        return f"{ABSENT}: {error.path}"
+    return f"can't be used: {'; '.join(each.message for each in error.problems)}"
 
 
 def _resolve_rest(study: Study, regions: dict[str, Region], folder: Path) -> Study:
@@ -150,7 +155,8 @@ def _join_errors(
             found.setdefault(problem, name)
     others_named = [_of_region(name, problem) for problem, name in others.items()]
     if absent:
-        return AbsentError(*_absent_problems(study, absent, folder), *others_named)
+        path = next(error.path for error in errors.values() if isinstance(error, AbsentError))
+        return AbsentError(*_absent_problems(study, absent, folder), *others_named, path=path)
     return UnusableStudyError(*others_named)
 
 

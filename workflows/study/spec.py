@@ -45,7 +45,6 @@ from trialfleet.workflows.study.paths import (
     Keys,
     Problem,
     UnusableStudyError,
-    absent_data,
     check_storage,
 )
 from trialfleet.workflows.study.regions import Regions, list_gangs
@@ -337,14 +336,6 @@ class Study(Section):
         regions = {name: one.fill_date(str(day)) for name, one in self.listed_regions.items()}
         data = [pattern.replace(DATE, str(day)) for pattern in self.data]
         return self.model_copy(update={"data": data, "regions": regions or self.regions}), day
-
-    def absent_regions(self, folder: Path) -> dict[str, str]:
-        """Return the regions whose data is absent, each with the first path that doesn't exist."""
-        found = {
-            name: absent_data(name, region.data_or(self.data), folder)
-            for name, region in self.listed_regions.items()
-        }
-        return {name: path for name, path in found.items() if path}
 
     def without_regions(self, names: Collection[str]) -> Study:
         """Return the study without the regions `names`; unchanged if a glob defines its regions."""

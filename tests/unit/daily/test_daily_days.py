@@ -332,7 +332,7 @@ def test_a_file_of_a_glob_that_cant_be_used_fails_alone(here: Path) -> None:
     assert whys == {
         name: f"data of {DAY} can't be used: '{file}': region name {name} has a character that "
         r"does not print: '\udcfc'",
-        "loop": f"data of {DAY} can't be used: '{here}/data/loop.txt' does not exist",
+        "loop": f"data of {DAY} isn't there: {here}/data/loop.txt",
     }
 
 
