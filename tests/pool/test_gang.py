@@ -244,7 +244,7 @@ def test_a_gangs_jobs_train_several_trials_and_then_the_best_settings(
     assert log.count("Job submitted from host") == 3, "the jobs of one gang"
     assert all(f"{name} ends code=0" in log for name in ("t01", "t03", "best"))
     place = RunFolder(own.run.folder).region("north").best
-    assert json.loads(place.by_lane.read_text()) == {"node": "north.l1"}
+    assert json.loads(place.by_lane.read_text())["done"]
 
 
 @pytest.mark.thorough

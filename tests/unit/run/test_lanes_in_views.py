@@ -208,7 +208,7 @@ def test_the_notes_of_a_recorded_trial_show_its_lost_work(
 
 
 def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) -> None:
-    views.files.best.by_lane.write_text(json.dumps({"node": "A.l1"}))
+    views.files.best.by_lane.write_text(json.dumps({"node": "A.l1", "trial": 0, "done": False}))
     views.log.marks(35, "A.l1.t02 ends code=0 cpu=9.5 memory=200.0")
     views.stored.tell(2, 0.4)
     views.order("A.l1", "best")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
@@ -14,7 +15,7 @@ from trialfleet.workflows.control.plan.input_provenance import list_inputs
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE, one_line_message
 from trialfleet.workflows.facts.jobs.agent_messages import MessageId
-from trialfleet.workflows.facts.jobs.ordered_trial import end_place, find_lane, in_lane
+from trialfleet.workflows.facts.jobs.ordered_trial import end_place, in_lane
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.runs import spending
@@ -41,7 +42,9 @@ class FinalScripts:
         best, files = self._choose_settings(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
-        if self._is_trained(end_place(files, files.best), best):
+        lane = self._read_lane(files.best)
+        is_done = lane is not None and lane["done"] and lane["trial"] == best.number
+        if is_done or self._is_trained(end_place(files, files.best), best):
             return Reply(EXITS["skip"], f"{node}: already trained in full")
         self._remove_results(files)
         place = files.best
@@ -51,7 +54,10 @@ class FinalScripts:
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
-        """Return whether the job in `place` has trained the best settings in full."""
+        """Return whether the job in `place` has trained the best settings in full.
+
+        After a kill of the POST script or the lane's job, this may not be recorded yet.
+        """
         ended = self._studies.read_end(place)
         if ended is None or ended.code:
             return False
@@ -71,8 +77,8 @@ class FinalScripts:
         files, region = self._folder.region(slug), self._studies.regions[slug]
         study = self._studies.get_study(slug)
         is_last = study.refusal() and all(t.state.is_finished() for t in study.trials())
-        is_elsewhere = find_lane(files, files.best) not in {None, node}
-        if not (is_last and region.publishes) or is_elsewhere:
+        lane = self._read_lane(files.best)
+        if not (is_last and region.publishes) or (lane and (lane["done"] or lane["node"] != node)):
             return False
         try:
             best = self._choose_settings(slug, node)
@@ -82,17 +88,18 @@ class FinalScripts:
             return False
         self._remove_results(files)
         place = in_lane(files, files.best, node)
-        write_json(place.by_lane, {"node": node})
+        write_json(place.by_lane, {"node": node, "trial": best.number, "done": False})
         self._studies.files(slug, region.best, best, place).hand_out(turn)
         return True
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
         """Record a full training that a lane's job did before its agent was lost.
 
-        Return a phrase about the result, or None if the job did none.
+        Return a phrase about the result, or None if there is nothing to record.
         """
         files = self._folder.region(slug)
-        if find_lane(files, files.best) != node:
+        lane = self._read_lane(files.best)
+        if lane is None or lane["done"] or lane["node"] != node:
             return None
         ended = self._studies.read_end(in_lane(files, files.best, node))
         return self.tell_in_lane(slug, node, ended.code) if ended else None
@@ -107,15 +114,21 @@ class FinalScripts:
         files = self._folder.region(slug)
         place = in_lane(files, files.best, node)
         _, outcome = self._studies.read_outcome(place, code)
-        is_here = find_lane(files, files.best) == node
-        if is_here and isinstance(outcome, Complete) and untrusted_files.has_files(place.model):
+        lane = self._read_lane(place)
+        if lane and isinstance(outcome, Complete) and untrusted_files.has_files(place.model):
             note_job(place, self._study, failed=False)
+            write_json(place.by_lane, {**lane, "done": True})
             return "trained in full"
         place.by_lane.unlink(missing_ok=True)
         untrusted_files.remove(place.ended)
         if isinstance(outcome, Complete):
             return self._stop_without_model(slug).message
         return "the full training is retried in a separate job"
+
+    def _read_lane(self, place: TrialFolder) -> dict[str, Any] | None:
+        if not untrusted_files.file_size(place.by_lane):
+            return None
+        return untrusted_files.read_record(place.by_lane, "node", "trial", "done")
 
     def _choose_settings(self, slug: str, node: str) -> Assignment | Reply:
         best = self._best_assignment(slug)
