@@ -71,26 +71,29 @@ def explain_no_progress(trouble: JobTrouble) -> Answer:
     ).with_evidence(trouble.reason, trouble.error)
 
 
-def explain_wait(run: RunFacts, queued: Queued) -> Answer:
-    """Return why a job of a run waits in the queue."""
+def explain_wait(run: RunFacts | None, queued: Queued) -> Answer:
+    """Return why a job in the queue waits.
+
+    `run` is None for the job of a check (`plan --check`).
+    """
     if queued.blocked:
         return _explain_file_transfer(run, queued)
     answer = _in_pool(run, queued)
     may_scale = answer.kind in {Kind.NO_SLOTS, Kind.MATCH, Kind.BUSY, Kind.DRAINING}
-    if not may_scale:
+    if run is None or not may_scale:
         return answer
     fleets = _explain_fleet(run)
     return fleets.with_evidence(answer.why) if fleets else answer
 
 
-def _explain_file_transfer(run: RunFacts, queued: Queued) -> Answer:
+def _explain_file_transfer(run: RunFacts | None, queued: Queued) -> Answer:
     job = f"job {queued.job}"
     why = f"its job ({job}) has a slot and is receiving the files that jobs share"
     answer = Answer(Kind.SOON, Blame.NOBODY, why)
     answer = answer.with_evidence(f"{job} has waited for files for {queued.seconds:.0f} s")
-    faults = run.snapshot.faults
+    faults = run.snapshot.faults if run else ()
     fault = next((each for each in faults if queued.job.startswith(f"{each.job}.")), None)
-    if fault is None:
+    if run is None or fault is None:
         return answer
     return replace(
         answer,
@@ -102,7 +105,7 @@ def _explain_file_transfer(run: RunFacts, queued: Queued) -> Answer:
     )
 
 
-def _in_pool(run: RunFacts, queued: Queued) -> Answer:
+def _in_pool(run: RunFacts | None, queued: Queued) -> Answer:
     found, job = queued.prospects, f"job {queued.job}"
 
     def answer(kind: Kind, blame: Blame, why: str, advice: str = "", command: str = "") -> Answer:
@@ -118,7 +121,8 @@ def _in_pool(run: RunFacts, queued: Queued) -> Answer:
         return answer(Kind.NO_SLOTS, Blame.POOL, why, advice, "trialfleet pool status")
     if not found.fit:
         advice = "lower the resources, or add such a slot"
-        return answer(Kind.MATCH, Blame.USER, str(found), advice, run.rerun_command)
+        see = run.rerun_command if run else f"condor_q -better-analyze {queued.job}"
+        return answer(Kind.MATCH, Blame.USER, str(found), advice, see)
     if queued.draining:
         why = f"the slots that can run it are draining: {queued.draining}"
         advice = "it runs once there is another node; if the draining was a mistake"
@@ -133,6 +137,8 @@ def _in_pool(run: RunFacts, queued: Queued) -> Answer:
     are = "are" if found.willing > 1 else "is"
     slots = f"all {found.willing} slots" if found.willing > 1 else "the only slot"
     why = f"{slots} that can run it {are} busy{others}; it waits in the queue"
+    if run is None:
+        return answer(Kind.BUSY, Blame.NOBODY, why, "to see the running jobs", "condor_q -all")
     return answer(Kind.BUSY, Blame.NOBODY, why, "no action is needed; to watch", run.watch)
 
 
