@@ -114,7 +114,8 @@ def run(live: Callable[[Channel], int]) -> NoReturn:
     try:
         status = live(channel)
     except OSError as error:  # this machine's fault, such as a full disk
-        print(f"trialfleet: {error}", file=sys.stderr)
+        with suppress(OSError):  # the file of stderr is on the same disk
+            print(f"trialfleet: {error}", file=sys.stderr)
         status = EXIT_MACHINE_FAULT << 8
     ProcessTree().end()
     if os.waitstatus_to_exitcode(status) == EXIT_CHECKPOINTED:
@@ -126,8 +127,9 @@ def run(live: Callable[[Channel], int]) -> NoReturn:
 def exit_with_status(status: int) -> NoReturn:
     """End this process, with an exit code or by a signal, so that its wait status is `status`."""
     code = os.waitstatus_to_exitcode(status)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # a full disk
+            stream.flush()
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(OSError):  # SIGKILL has no handler

@@ -445,9 +445,8 @@ def alone_in_its_gang(place: TrialFolder, table: Path, tmp_path: Path) -> dict[s
 
 FULL = """\
 import os, resource, trial
-resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (4096, 4096))
+resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (64, 64))
 t = trial.start()
-print("x" * 10_000)
 t.complete(val_error=1.0)
 """
 
@@ -455,10 +454,10 @@ t.complete(val_error=1.0)
 def test_a_gangs_job_does_not_return_to_a_full_machine_again_and_again(
     make_gang: MakeGang, wait_for: WaitFor, tmp_path: Path
 ) -> None:
-    """A limit of the size of the agents' files stands for a full disk."""
+    """A limit of the size of the agents' files stands for a full disk: no second trial begins."""
     (tmp_path / "full.py").write_text(FULL)
     trainer = {"command": ["python3", "full.py"], "files": [str(tmp_path / "full.py")]}
-    gang = make_gang(5, trainer=trainer)
+    gang = make_gang(5, trainer=trainer, budget={"trials": 2, "lanes": 1})
     gang.run.submit()
     asked = [
         "condor_q",

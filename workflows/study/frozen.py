@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import first_error, json_text, read_record
 from trialfleet.sections import FROM_PLAN
-from trialfleet.untrusted_files import file_stamp
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.spec import Study
 
@@ -79,7 +79,7 @@ class FrozenStudy(BaseModel):
 
 def load_frozen(path: Path) -> FrozenStudy:
     """Return the content of `RUN/study.json`; InputError if it can't be read, or is damaged."""
-    return _read(path, file_stamp(path))
+    return _read(path, untrusted_files.file_stamp(path))
 
 
 @lru_cache(maxsize=1)  # a command often reads the same file again

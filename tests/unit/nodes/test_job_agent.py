@@ -440,6 +440,26 @@ def test_a_job_ends_if_its_machine_cannot_write_a_file(point: AccessPoint) -> No
     assert point.recorded() == []
 
 
+ON_A_FULL_DISK = """\
+from trialfleet.nodes.job import agent
+
+agent.Channel.take = lambda: None
+agent.ProcessTree.end = lambda _: None
+
+def live(channel):
+    print("said before", flush=False)
+    raise OSError(28, "No space left on device")
+
+agent.run(live)
+"""
+
+
+def test_a_full_disk_below_the_agents_own_output_is_the_machines_fault_too() -> None:
+    with Path("/dev/full").open("w") as full:
+        agent = [sys.executable, "-c", ON_A_FULL_DISK]
+        assert subprocess.run(agent, stdout=full, stderr=full, check=False).returncode == 87
+
+
 SPY = """\
 import json, os
 found = {"variable": os.environ.get("_CONDOR_CHIRP_CONFIG"), "files": os.listdir("../..")}
