@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ NOTHING = "\N{EN DASH}"
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 DIGITS = 4
 MOST_DECIMALS = 7
+ALIKE_DECIMALS = 6
 
 BETTER = {"maximize": "higher", "minimize": "lower"}  # the better values
 
@@ -35,7 +36,7 @@ def number(value: float | None, digits: int = DIGITS) -> str:
     if value == 0:
         return "0"
     if not 1e-4 <= abs(value) < 1e7:
-        return _scientific(value, digits)
+        return _scientific(value, digits, short=True)
     decimals = max(0, digits - 1 - _exponent(value))
     text = f"{value:z,.{decimals}f}"
     return _replace_minus(text.rstrip("0").rstrip(".") if "." in text else text)
@@ -101,6 +102,51 @@ def signed_number(value: float | None, decimals: int | None) -> str:
     if decimals is not None and float(f"{value:.{decimals}f}") == 0:
         text = number(value, 2)
     return text if value < 0 else f"+{text}"
+
+
+def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
+    """Return a function that formats a parameter's values, with the same format for all numbers.
+
+    `setting` formats values that aren't numbers, and all values if none is a float. If six decimals
+    show three significant digits of each number, all numbers get the same number of decimals, at
+    most six. Otherwise all numbers are shown with powers of ten.
+    """
+    known = [value for value in values if is_finite(value)]
+    if not any(isinstance(value, float) for value in known):
+        return setting
+    decimals, digits = alike_form(known)
+    if decimals is not None:
+        return lambda value: fixed_point(value, decimals) if is_finite(value) else setting(value)
+    return lambda value: _power_of_ten_text(value, digits) if is_finite(value) else setting(value)
+
+
+def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
+    """Return the format that `uniform_format` uses for the finite numbers `known`.
+
+    The result is (number of decimals, 0). If the numbers need powers of ten, it is (None, number of
+    significant digits).
+    """
+    sizes = [abs(value) for value in known if value]
+    decimals = column_decimals(known)
+    if decimals is not None and sizes:
+        decimals = max(decimals, 2 - _exponent(min(sizes)))
+    if decimals is not None and decimals <= ALIKE_DECIMALS:
+        return _needed_decimals((f"{value:.{decimals}f}" for value in known), decimals), 0
+    shares = (f"{value:.{DIGITS - 1}e}".split("e")[0] for value in known)
+    return None, 1 + _needed_decimals(shares, DIGITS - 1)
+
+
+def _needed_decimals(texts: Iterable[str], decimals: int) -> int:
+    needed = 0
+    for text in texts if decimals else ():
+        needed = max(needed, decimals - (len(text) - len(text.rstrip("0"))))
+        if needed == decimals:
+            break
+    return needed
+
+
+def _power_of_ten_text(value: float, digits: int) -> str:
+    return _scientific(value, digits) if value else "0"
 
 
 def setting(value: Any) -> str:
@@ -193,9 +239,9 @@ def _exponent(value: float) -> int:
     return math.floor(math.log10(abs(value)))
 
 
-def _scientific(value: float, digits: int) -> str:
+def _scientific(value: float, digits: int, short: bool = False) -> str:
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-    if "." in mantissa:
+    if short and "." in mantissa:
         mantissa = mantissa.rstrip("0").rstrip(".")
     return f"{_replace_minus(mantissa)} {TIMES} {power_of_ten(int(exponent))}"
 

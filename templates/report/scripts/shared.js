@@ -52,8 +52,13 @@ function number(value, digits = 5) {
   if (size >= 1e-4 && size < 1e7) {
     return value.toLocaleString("en", { maximumSignificantDigits: digits }).replace("-", "−");
   }
+  return scientific(value, digits, Number);
+}
+
+// A number with a power of ten; `shortened` may change the factor before the power.
+function scientific(value, digits, shortened = String) {
   const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
-  const before = String(Number(mantissa)).replace("-", "−");
+  const before = String(shortened(mantissa)).replace("-", "−");
   return `${before} × ${powerOfTen(Number(exponent))}`;
 }
 

@@ -45,11 +45,11 @@ function trialColumns(data) {
 function settingColumn(data, name) {
   const at = data.parameters.findIndex((parameter) => parameter.name === name);
   if (at < 0) return [name, "plain", data.others[name], String];
-  const { choices, whole } = data.parameters[at];
+  const { choices, whole, decimals, digits } = data.parameters[at];
   const text = (value) => {
     if (choices) return choices[value];
     if (whole) return String(value).replace("-", "−");
-    return number(value, 4);
+    return decimals !== null ? fixed(value, decimals) : value ? scientific(value, digits) : "0";
   };
   return [name, "plain", data.params[at], (value) => (value === null ? "" : text(value))];
 }

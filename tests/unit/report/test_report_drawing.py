@@ -218,7 +218,7 @@ def test_the_trials_table_has_each_trials_settings_figures_and_job(browser: Brow
     assert dict(zip(titles, rows[0], strict=True))["State"] == "complete, default settings"
     failed = dict(zip(titles, rows[5], strict=True))
     assert (failed["State"], failed["auc"], failed["USD"]) == ("failed", NOTHING, NOTHING)
-    for title in ("auc", "test"):
+    for title in ("auc", "test", "rate", "momentum"):
         column = [row[titles.index(title)] for row in rows]
         forms = {re.sub(r"\d+", lambda part: "0" * len(part[0]), text) for text in column}
         forms = {form.split(" × ")[0] for form in forms - {"", NOTHING}}

@@ -29,6 +29,7 @@ from trialfleet.workflows.formatting import (
     setting,
     shorten,
     signed_number,
+    uniform_format,
 )
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.views.report.page_texts import early_stopping_note
@@ -166,6 +167,26 @@ def test_estimates_and_ages_have_one_unit(seconds: float | None, text: str) -> N
 def test_a_columns_numbers_share_their_decimals(values: list[Any], texts: list[str]) -> None:
     decimals = column_decimals(values)
     assert [fixed_point(value, decimals) for value in values] == texts
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([0.001, 0.003878], ["0.001000", "0.003878"]),
+        ([0.0001, 4.7251e-6], ["1.000 × 10⁻⁴", "4.725 × 10⁻⁶"]),
+        ([0.9, 0.95, 0.0], ["0.90", "0.95", "0.00"]),
+        ([100.0, 250.0], ["100", "250"]),
+        ([1, 0.5], ["1.0", "0.5"]),
+        ([8192, 116812], ["8192", "116812"]),
+        ([1e300, 2.5, 0.0], ["1.0 × 10³⁰⁰", "2.5 × 10⁰", "0"]),
+        ([0.0], ["0"]),
+        ([True, "adam", 0.25, None], ["true", "adam", "0.25", "null"]),
+        ([], []),
+    ],
+)
+def test_a_parameters_values_share_their_precision(values: list[Any], texts: list[str]) -> None:
+    text = uniform_format(values)
+    assert [text(value) for value in values] == texts
 
 
 def test_differences_have_a_sign_but_zero() -> None:

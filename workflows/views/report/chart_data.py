@@ -18,10 +18,12 @@ from trialfleet.optimizer.learning_curve_points import downsample
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import (
     BETTER,
+    alike_form,
     column_decimals,
     setting,
     shorten,
     signed_number,
+    uniform_format,
     usd,
 )
 from trialfleet.workflows.status.run_trials import Trial
@@ -243,7 +245,7 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
         "default": round_for_chart(region.objective.default),
         "scale": _scale(pictures.scale),
         "curveScale": _scale(pictures.curve_scale),
-        "parameters": [_parameter(known[name]) for name in drawn],
+        "parameters": [_parameter(known[name], trials) for name in drawn],
         "pair": [drawn.index(name) for name in pictures.pair.names],
         "number": [trial.trial for trial in trials],
         "state": [trial.state for trial in trials],
@@ -259,7 +261,7 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
         "params": [_places(known[name], trials) for name in drawn],
         "settings": [item.name for item in region.settings],
         "others": {
-            name: [_text(trial.params.get(name, "")) for trial in trials]
+            name: _texts([trial.params.get(name, "") for trial in trials])
             for name in known.keys() - drawn
         },
         "jobs": _jobs(trials),
@@ -282,8 +284,9 @@ def decimals_without_outliers(values: Sequence[float | None], comparison: Compar
     return column_decimals([v for v in known if view is None or view[0] <= v <= view[1]])
 
 
-def _text(value: Any) -> str:
-    return "" if value == "" else setting(value)
+def _texts(values: Sequence[Any]) -> list[str]:
+    text = uniform_format([value for value in values if value != ""])
+    return [text(value) if value != "" else "" for value in values]
 
 
 def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
@@ -326,19 +329,23 @@ def _scale(scale: Scale | None) -> dict[str, Any] | None:
     return {"view": view}
 
 
-def _parameter(item: Setting) -> dict[str, Any]:
+def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
     range_ = item.range
     assert range_ is not None, item
     if range_.choices is not None:
         choices = [shorten(setting(choice), CHOICE_LENGTH) for choice in range_.choices]
         return {"name": item.name, "choices": choices}
     whole = isinstance(range_.low, int)
+    given = [trial.params.get(item.name) for trial in trials]
+    decimals, digits = alike_form([value for value in given if value and is_finite(value)])
     return {
         "name": item.name,
         "low": range_.low,
         "high": range_.high,
         "log": range_.log,
         "whole": whole,
+        "decimals": decimals,
+        "digits": digits,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -164,10 +164,12 @@ def setting_rows(row: RegionReport) -> list[SettingRow]:
 def _setting_row(item: Setting, has_best: bool) -> SettingRow:
     range_ = item.range
     numeric = range_ is not None and range_.choices is None
+    pair = [(item.default, item.default_active), (item.best, item.best_active)]
+    text = _value_format(item, [value for value, active in pair if active])
     return SettingRow(
         name=item.name,
-        default=f.setting(item.default) if item.default_active else "not used",
-        best=(f.setting(item.best) if item.best_active else "not used") if has_best else f.NOTHING,
+        default=text(item.default) if item.default_active else "not used",
+        best=(text(item.best) if item.best_active else "not used") if has_best else f.NOTHING,
         changed=has_best and item.changed,
         default_place=_percent(item, item.default) if item.default_active else None,
         best_place=_percent(item, item.best) if item.best_active else None,
@@ -175,6 +177,11 @@ def _setting_row(item: Setting, has_best: bool) -> SettingRow:
         high=f.setting(range_.high) if range_ is not None and numeric else "",
         note=_setting_note(item),
     )
+
+
+def _value_format(item: Setting, values: Sequence[Any]) -> Callable[[Any], str]:
+    is_choice = item.range is not None and item.range.choices is not None
+    return f.setting if is_choice else f.uniform_format(values)
 
 
 def _percent(item: Setting, value: Any) -> float | None:
