@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.lookup import RUNS, FoundRun, find_run, runs_here
 from trialfleet.workflows.status.status_reader import open_run
+
+_LOOK_EVERY = 2.0  # seconds between two looks at which run is the newest
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Runs:
     def __init__(self, named: Path | None = None) -> None:
         opened = open_run(named) if named else None
         self._only = KnownRun(opened.root.name, opened) if opened else None
+        self._looked = float("-inf")
+        self._newest: KnownRun | None = None
 
     @property
     def is_single(self) -> bool:
@@ -41,14 +46,18 @@ class Runs:
         """Return the run that the start page shows, or raise InputError if no run exists yet."""
         if self._only:
             return self._only
-        place = find_run(None)
-        listed = next(run for run in runs_here() if run.folder == place)
-        return KnownRun(run_key(listed), open_run(place))
+        if self._newest is None or time.monotonic() - self._looked >= _LOOK_EVERY:
+            place = find_run(None)
+            listed = next(run for run in runs_here() if run.folder == place)
+            self._newest = KnownRun(run_key(listed), open_run(place))
+            self._looked = time.monotonic()
+        return self._newest
 
     def find(self, key: str) -> KnownRun:
         """Return the run called `key` in URLs, or raise InputError if there is none."""
-        if self._only and self._only.key == key:
-            return self._only
+        for known in (self._only, self._newest):
+            if known and known.key == key:
+                return known
         for run in self.all():
             if run_key(run) == key:
                 return KnownRun(key, open_run(run.folder))
