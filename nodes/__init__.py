@@ -2,8 +2,7 @@
 
 Some nodes have no Python packages besides the standard library. So the code reads /proc instead of
 using psutil, `trialfleet.instance_aws` replaces boto3, and metrics are computed without
-scikit-learn. Only the kernels, the trainers, the GPU probe and the server of a gang's workers use
-torch or numpy.
+scikit-learn. Only the kernels, the trainers and the GPU probe use torch or numpy.
 """
 
 # Files that every trial gets: the module `trial` for its trainer, and the job's agent.

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from socket import AF_INET
 
 import psutil
 
@@ -89,7 +90,11 @@ def build_settings(
 def is_own_address(address: str) -> bool:
     """Return whether `address` is an IPv4 address of one of this machine's interfaces."""
     interfaces = psutil.net_if_addrs().values()
-    return any(address == one.address for interface in interfaces for one in interface)
+    return any(
+        one.family == AF_INET and address == one.address
+        for interface in interfaces
+        for one in interface
+    )
 
 
 def install(

@@ -80,7 +80,7 @@ class Agent:
         )
         self._release = SlotRelease(starts)
         most_bytes = float(disk * 1024 or "inf")  # maximum size of a package
-        self._carrier = Carrier(self._chirp, sandbox, most_bytes, self._report_state)
+        self._carrier = Carrier(self._chirp, sandbox, proc, most_bytes, self._report_state)
         host = network.own_address()
         self._peers = peers.Peers(host)
         self._me = Member(

@@ -26,14 +26,22 @@ REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 class Carrier:
     """Sends and fetches packages, which are tar files.
 
-    `bring` accepts files of at most `most_bytes` in total. During a transfer, `meanwhile` is called
-    after each block, so that the agent can send heartbeats. It may use the same connection.
+    `proc` is the job's number in its cluster. `bring` accepts files of at most `most_bytes` in
+    total. During a transfer, `meanwhile` is called after each block, so that the agent can send
+    heartbeats. It may use the same connection.
     """
 
     def __init__(
-        self, chirp: Chirp, sandbox: Path, most_bytes: float, meanwhile: Callable[[], None]
+        self,
+        chirp: Chirp,
+        sandbox: Path,
+        proc: int,
+        most_bytes: float,
+        meanwhile: Callable[[], None],
     ) -> None:
         self._chirp, self._sandbox = chirp, sandbox
+        # one file for all packages, so that packages that can't be sent do not add up
+        self._part = f"{REMOTE}/package.{proc:06}.part"
         self._most_bytes, self._meanwhile = most_bytes, meanwhile
 
     def fetch(self, name: str, folder: Path) -> None:
@@ -73,14 +81,13 @@ class Carrier:
         The package begins with the files in `first`. Raise UnsendableError if the files can't be
         sent, for example because they are too large for a package. Raise OSError if the disk fails.
         """
-        remote = f"{REMOTE}/{package.name}"
 
         def pack_to(write: Callable[[bytes], object]) -> None:
             pack(names, folder, write, self._most_bytes, first)
 
         try:
             pointer = self._upload_to_s3(package.name, pack_to)
-            with self._chirp.open_upload(f"{remote}.part") as send:
+            with self._chirp.open_upload(self._part) as send:
 
                 def write(block: bytes) -> None:
                     send(block)
@@ -90,7 +97,7 @@ class Carrier:
                     send(pointer.to_bytes())
                 else:
                     pack_to(write)
-            self._chirp.rename(f"{remote}.part", remote)
+            self._chirp.rename(self._part, f"{REMOTE}/{package.name}")
         except TransferError as error:
             print(f"gang: {package.name} can't be sent: {error}", file=sys.stderr)
             return False

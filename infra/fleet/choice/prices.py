@@ -121,7 +121,7 @@ def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
 
 def cache_file() -> Path:
     """Return the file in the user's cache to which `refresh` writes prices."""
-    return platformdirs.user_cache_path("trialfleet") / "on-demand-prices.json"
+    return platformdirs.user_cache_path("trialfleet") / "on-demand-usd.json"
 
 
 def _read_refreshed() -> Table:

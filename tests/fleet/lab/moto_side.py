@@ -118,7 +118,6 @@ def repair_s3_permissions() -> None:
     bucket["HEAD"]["DEFAULT"] = "ListBucket"
     for verb, start in (("GET", "Get"), ("PUT", "Put")):
         bucket[verb]["publicAccessBlock"] = f"{start}BucketPublicAccessBlock"
-        bucket[verb]["encryption"] = f"{start}EncryptionConfiguration"
     authorize = S3Response._authenticate_and_authorize_s3_action
 
     def authorize_each(self: Any, bucket_name: str | None = None, key_name: Any = None) -> None:

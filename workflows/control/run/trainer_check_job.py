@@ -109,6 +109,9 @@ def _watch(
 
 
 def wait_reason(folder: RunFolder, node: str) -> str:
-    """Return what a check's job waits for; "" if it doesn't wait, or if HTCondor doesn't answer."""
-    waiting = queued_job(folder, node)
+    """Return what a check's job waits for, or "" if it doesn't wait."""
+    try:
+        waiting = queued_job(folder, node)
+    except PoolError as error:
+        return f"waits, and HTCondor does not say for what: {error}"
     return explain_wait(None, waiting).why if waiting else ""

@@ -59,9 +59,10 @@ def advice_on_worse(metric: str, report_metric: str) -> str:
         "of both settings are hardly better than a guess, check the data first: are the labels "
         "right? Otherwise there may be too few rows: validate on more rows, or on several splits "
         "(cross-validation), and run more trials. Don't choose settings by the test rows, because "
-        "then no rows are left to measure how good the settings are on new data. To go back to the "
-        "previous model: trialfleet rollback STUDY/REGION. To publish a model of the default "
-        "settings, run a copy of the study with budget: {trials: 1}."
+        "then no rows are left to measure how good the settings are on new data. If this run's "
+        "model is the region's current one, trialfleet rollback STUDY/REGION goes back to the "
+        "previous one. To publish a model of the default settings, run a copy of the study with "
+        "budget: {trials: 1}."
     )
 
 

@@ -147,10 +147,11 @@ class LiveRun:
         """Return the newest snapshot. Raises an error if the run can't be read.
 
         The run is read if it has changed. While it is read for another request, the previous
-        snapshot is returned.
+        snapshot is returned, unless it is old because no page asked for a while.
         """
         known = self._snapshot
-        if self._lock.acquire(blocking=known is None):
+        is_recent = known is not None and time.monotonic() < self._next_check + _AGAIN
+        if self._lock.acquire(blocking=not is_recent):
             try:
                 known = self._snapshot = self._newest()
             except BaseException:

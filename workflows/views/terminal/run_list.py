@@ -77,7 +77,7 @@ def _read(folder: RunFolder) -> ListedRun:
         published=len(records) - kept,
         kept=kept,
         regions=len(slugs),
-        began=frozen.created,
+        began=frozen.created.replace(microsecond=0),
         seconds=_seconds(folder, state, frozen.created),
     )
 

@@ -109,7 +109,13 @@ class RunFactsReader:
         if self._queued is None or status.running_trials:
             return None
         nodes = {*graph.trial_nodes, *graph.end_nodes} & self._queued.idle
-        return queued_job(self.files, sorted(nodes)[0]) if nodes else None
+        return self._queued_job(sorted(nodes)[0]) if nodes else None
+
+    def _queued_job(self, node: str) -> Queued | None:
+        try:
+            return queued_job(self.files, node)
+        except PoolError:  # what else is known of the run is still shown
+            return None
 
     # -- a node ----------------------------------------------------------------------------------
 
@@ -153,7 +159,7 @@ class RunFactsReader:
             if ad
             else "",
             job=f"{ad['ClusterId']}.{ad['ProcId']}" if ad else "",
-            queued=queued_job(self.files, node) if lacks_slots or is_idle else None,
+            queued=self._queued_job(node) if lacks_slots or is_idle else None,
             last=stay,
             leaving=word_of_machine(stay.machine) if stay else "",
             log=str(place.log) if place.log.exists() else "",

@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 def queued_job(folder: RunFolder, node: str) -> Queued | None:
     """Return the facts about the waiting job of a DAG node and the pool's slots.
 
-    Return None if no job waits, or if HTCondor doesn't answer.
+    Return None if no job waits. PoolError if HTCondor's queue can't be read.
     """
-    try:
-        job = job_queue.one_idle(folder, node)
-    except PoolError:
-        return None
+    job = job_queue.one_idle(folder, node)
     if job is None:
         return None
     named = f"{job['ClusterId']}.{job['ProcId']}"
