@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -148,6 +148,18 @@ def check_pool(folder: RunFolder, regions: Sequence[RegionGraph] = ()) -> PoolCh
         suitable_for_largest=held if largest != smallest else None,
         troubles=tuple(troubles),
     )
+
+
+def check_regions(folder: RunFolder, regions: Iterable[RegionGraph]) -> Iterator[Prospects]:
+    """Yield for each region how many of the pool's present slots can run its trials.
+
+    PoolError if HTCondor is unreachable.
+    """
+    frozen = load_frozen(folder.study)
+    use(connect())
+    slots = pool_slots().whole
+    for region in regions:
+        yield prospects(trial_ad(folder, frozen.run, frozen.study, region), slots)
 
 
 def _suitable_types(study: Study, job: ClassAd) -> SuitableTypes | None:

@@ -21,6 +21,7 @@ from trialfleet.workflows.control.plan.input_provenance import freeze_data
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.control.run.reopened_days import reopen_day
 from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.runs.run_storage import check_ours
 from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status.attempts.outcome import final_metrics
@@ -89,8 +90,8 @@ class Run:
 
         The modes are a trial (`tune`), a full training (`final`) and the gate's job (`evaluate`).
         `progress` is called repeatedly with a line that says what the job waits for, or where it
-        runs. `region` is by default the first region whose trials may start. InputError if the run
-        was submitted before, the pool can't run the trainer, there is no such region, or the
+        runs. `region` is by default the first region whose trials a slot can run. InputError if the
+        run was submitted before, the pool can't run the trainer, there is no such region, or the
         trainer fails (with its last output). PoolError if HTCondor is unreachable or refuses a job.
         """
         with run_locked(self._files):
@@ -125,11 +126,11 @@ class Run:
             kept = self.folder.with_name(".failed-check")
             shutil.rmtree(kept, ignore_errors=True)
             try:
-                error.place.rename(kept)
+                error.place.root.rename(kept)
             except OSError:  # another check's files are there; this check's files stay in the run
                 raise error from None
             self.remove()
-            raise error.after_move(kept) from None
+            raise error.after_move(TrialFolder(kept)) from None
         except InputError:
             if self.status().state is RunState.PLANNED:
                 self.remove()

@@ -20,7 +20,7 @@ from trialfleet.optimizer.region_types import Complete, Failed
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.sections import parse_bytes
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.control.plan.pool_check import check_pool
+from trialfleet.workflows.control.plan.pool_check import check_pool, check_regions
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import (
     Mode,
     TrialFiles,
@@ -98,15 +98,19 @@ class CheckResult:
 
 
 class TrainerFailsError(InputError):
-    """The trainer failed in `--check`. The folder `place` has the input and output files."""
+    """The trainer failed in `--check`. `place` has the trial's input and output files."""
 
-    def __init__(self, text: str, place: Path) -> None:
-        super().__init__(text)
+    def __init__(
+        self, study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
+    ) -> None:
+        super().__init__(failure_text(study, region, error, place, mode))
         self.place = place
+        self._moved = (study, region, error), mode
 
-    def after_move(self, place: Path) -> InputError:
-        """Return this error for a folder that was moved to `place`."""
-        return InputError(str(self).replace(str(self.place), str(place)))
+    def after_move(self, place: TrialFolder) -> TrainerFailsError:
+        """Return a copy of this error for a trial's folder that was moved to `place`."""
+        arguments, mode = self._moved
+        return TrainerFailsError(*arguments, place, mode)
 
 
 def check(
@@ -156,18 +160,22 @@ def find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
 
 
 def choose_region(folder: RunFolder, name: str | None) -> str:
-    """Return `name`; if it is None, the name of the first region whose trials may start.
+    """Return `name`; if it is None, the name of the first region whose trials a slot can run.
 
-    These are the trials that a slot of the pool or a node of the study's fleet can run.
+    If no slot can run any, but slots may join the pool, return the first region's name.
 
     Raises:
         InputError: the region does not exist, or its trials would wait in this pool forever.
+        PoolError: HTCondor is unreachable.
     """
-    for region in find_regions(load_frozen(folder.study).study, name):
-        pool = check_pool(folder, [region])
-        if pool.can_begin:
+    regions = find_regions(load_frozen(folder.study).study, name)
+    for region, found in zip(regions, check_regions(folder, regions), strict=True):
+        if found.fit:
             return region.name
-    raise InputError(f"the trainer can't be started in this pool: {pool.hopeless}")
+    pool = check_pool(folder, regions)
+    if not pool.can_begin:
+        raise InputError(f"the trainer can't be started in this pool: {pool.hopeless}")
+    return regions[0].name
 
 
 @dataclass(frozen=True)
@@ -269,9 +277,9 @@ class _Check:
         return outcome.metrics if isinstance(outcome, Complete) else {}
 
     def _failure(self, error: str, mode: Mode) -> TrainerFailsError:
-        place = self.folder.check
-        text = failure_text(self.frozen.study, self.order.region, error, place, mode)
-        return TrainerFailsError(text, place.root)
+        return TrainerFailsError(
+            self.frozen.study, self.order.region, error, self.folder.check, mode
+        )
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
