@@ -33,14 +33,17 @@ class TrialStorage(RDBStorage):
         times = models.TrialModel(datetime_start=trial.datetime_start)
         start = {"state": trial.state, "datetime_start": times._datetime_start_utc}
         before = sqlalchemy.select(sqlalchemy.func.count()).where(trials.c.study_id == study_id)
-        values = {"study_id": study_id, "number": before.scalar_subquery(), **start}
-        insert = trials.insert().values(values).returning(trials.c.trial_id, trials.c.number)
         study = sqlalchemy.select(models.StudyModel.study_id)
         study = study.where(models.StudyModel.study_id == study_id).with_for_update()
         with self.engine.begin() as connection:
             if connection.execute(study).one_or_none() is None:
                 raise KeyError(f"study {study_id} does not exist")
-            key, number = connection.execute(insert).one()
+            made = connection.execute(trials.insert(), {"study_id": study_id, **start})
+            key: int = (made.inserted_primary_key or (0,))[0]
+            number = connection.execute(before.where(trials.c.trial_id < key)).scalar_one()
+            connection.execute(
+                trials.update().where(trials.c.trial_id == key).values(number=number)
+            )
             if params := _param_rows(key, trial):
                 connection.execute(models.TrialParamModel.__table__.insert(), params)
             if trial.user_attrs:

@@ -1,7 +1,7 @@
 """Reading a study's stored trials from Optuna's tables, and ranking them.
 
 `trialfleet status` must answer at once, but Optuna with SQLAlchemy takes a second to import. So
-Python's own sqlite3 reads a SQLite file. Only other databases need SQLAlchemy. Nothing here writes.
+Python's own sqlite3 reads a SQLite file. Only other databases need Optuna. Nothing here writes.
 """
 
 from __future__ import annotations

@@ -44,11 +44,6 @@ def losses(results: Iterable[float | None], direction: Direction) -> list[float]
     return [min(max(value, least), most) for value in known]
 
 
-def is_better(result: float | None, other: float | None, direction: Direction) -> bool:
-    """Return whether `result` is better than `other`."""
-    return loss(result, direction) < loss(other, direction)
-
-
 def gain(result: float | None, other: float | None, direction: Direction) -> float | None:
     """Return by how much `result` is better than `other`, or None if the gain is not finite."""
     difference = loss(other, direction) - loss(result, direction)

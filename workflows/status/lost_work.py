@@ -54,7 +54,7 @@ def region_executions(
     """Yield all executions of a region's jobs, each with its purpose.
 
     Executions of jobs that train several trials are divided among the trials. `now` ends an
-    execution that still runs, in Unix seconds. It is None if no job of the region is running.
+    execution that still runs, in Unix seconds. It is None if no job is running.
     """
     for trial in trials:
         for stay in trial_stays(files, trial, study, now):

@@ -53,6 +53,7 @@ class Waiting:
             try:
                 self._found = self._read_reasons(queued)
             except PoolError as error:
+                self.hopeless = ()
                 unknown = f"trials wait, and their reason is unknown: {error}"
                 self._found = (unknown,) if _waiting_groups(queued.ads) else ()
             self._looked = time.monotonic()

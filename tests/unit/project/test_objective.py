@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trialfleet.objective import Direction, best, gain, is_better, loss, losses, rank
+from trialfleet.objective import Direction, best, gain, loss, losses, rank
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState, best_first, best_trial
 
 RESULTS = st.none() | st.floats() | st.sampled_from([0.0, -0.0, 1.0, math.inf, -math.inf])
@@ -19,6 +19,10 @@ DIRECTIONS = st.sampled_from(get_args(Direction))
 
 def is_missing(result: float | None) -> bool:
     return result is None or math.isnan(result)
+
+
+def is_better(result: float | None, other: float | None, direction: Direction) -> bool:
+    return loss(result, direction) < loss(other, direction)
 
 
 def identity(result: float | None) -> float | None:
