@@ -31,6 +31,7 @@ from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status import status_reader as status_module
+from trialfleet.workflows.status import waiting_reasons
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.status_types import RunStatus
 from trialfleet.workflows.study.frozen import load_frozen
@@ -186,6 +187,7 @@ def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
             (status_module, "look_up", look_up),
             (NodeReader, "read", lambda _: PoolNodes()),
             (RunFactsReader, "_waiting_job", lambda *_: None),
+            (waiting_reasons, "_LOOK_EVERY", 0.0),  # each example is another run's state
         ):
             stack.enter_context(patch.object(place, name, value))
         snapshot, again = (one.read() for one in (LiveRun(folder, NodeReader()), live))
