@@ -1,4 +1,4 @@
-"""Ranks of a gang, forked from a process that has imported torch, because its import is slow."""
+"""Ranks of a gang as agents start them: forked from a process that has imported torch alone."""
 
 from __future__ import annotations
 

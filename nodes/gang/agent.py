@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from trialfleet.nodes import CHECKPOINT, PROGRESS
 from trialfleet.nodes import RESULT as RESULT_FILE
-from trialfleet.nodes.gang import member, network, peers
+from trialfleet.nodes.gang import member, network, peers, workers
 from trialfleet.nodes.gang.carrier import REMOTE, Carrier
 from trialfleet.nodes.gang.member import Member
 from trialfleet.nodes.gang.packages import RESULT, Package
@@ -69,8 +69,7 @@ class Agent:
     def __init__(
         self, command: list[str], cluster: int, proc: int, per_job: int, channel: Channel
     ) -> None:
-        self._command, self._per_job = command, per_job
-        self._cluster, self._proc = cluster, proc
+        self._cluster, self._proc, self._per_job = cluster, proc, per_job
         self._chirp, self._events, self._processes = channel.chirp(), Events(), ProcessTree()
         sandbox = Path.cwd()
         self._folders = Folders(sandbox)
@@ -103,6 +102,7 @@ class Agent:
         self._begin_by: float | None = None
         self._sent_state: object = None  # of the checkpoint that was sent last
         self._save_socket = network.SaveSocket(sandbox)
+        self._server = workers.Server(command, self._save_socket.folder)
 
     def run(self) -> int:
         """Run until the gang is done or this job must leave its slot, and return the exit code."""
@@ -174,7 +174,7 @@ class Agent:
             "MASTER_ADDR": str(host),
             "MASTER_PORT": str(port),
             "TRIALFLEET_GENERATION": str(roster.generation),
-            AGENT: str(self._save_socket.path),
+            AGENT: self._save_socket.address(self._server.pid),
         }
         for local_rank in range(self._per_job):
             number = rank * self._per_job + local_rank
@@ -195,7 +195,7 @@ class Agent:
         if rank:  # the checkpoint contains rank 0's output, which only rank 0 continues
             for name in (OUT, ERR):
                 (folder / name).write_bytes(b"")
-        part = self._part or Part(order, self._processes, self._command)
+        part = self._part or Part(order, self._processes, self._server)
         part.prepare(folder, self._chirp)
         return part
 

@@ -83,19 +83,26 @@ def _find_interface(host: str) -> str:
 class SaveSocket:
     """The agent's Unix socket, to which a worker connects when it has saved a checkpoint.
 
-    `path` is the socket's file in `folder`. `listener` is readable once a worker has connected.
+    `folder` is a file descriptor of the socket's folder. `listener` is readable once a worker has
+    connected.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / _SOCKET
-        self.path.unlink(missing_ok=True)
+        (folder / _SOCKET).unlink(missing_ok=True)
+        self.folder = os.open(folder, os.O_PATH | os.O_DIRECTORY)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-        # a socket address holds 107 bytes, a path 4095
-        self.listener.bind(f"/proc/self/fd/{descriptor}/{_SOCKET}")
-        os.close(descriptor)
+        self.listener.bind(f"/proc/self/fd/{self.folder}/{_SOCKET}")
         self.listener.listen(16)
         self.listener.settimeout(0)
+
+    def address(self, holder: int) -> str:
+        """Return a path at which workers find the socket, below /proc/PID/fd.
+
+        The socket's real path may exceed the 107 bytes that Unix allows. PID is `holder`, another
+        process that has the descriptor `folder` open. Workers can't access the descriptors of this
+        process.
+        """
+        return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 
     def accept(self) -> socket.socket | None:
         """Return the next worker's connection, or None if no worker has connected."""

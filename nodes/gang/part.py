@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from trialfleet.nodes.job import checkpoints
 from trialfleet.nodes.job.process_tree import ProcessTree, is_stopped
 from trialfleet.nodes.job.reports import Reports
-from trialfleet.nodes.job.trainer_process import spawn
 from trialfleet.nodes.job.trial_limits import Bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    from trialfleet.nodes.gang.workers import Server
     from trialfleet.nodes.job.chirp import Chirp
     from trialfleet.nodes.job.messages import Order
 
@@ -44,12 +44,12 @@ class Part:
     checkpoint_at_start: object
     reports: Reports
 
-    def __init__(self, order: Order, processes: ProcessTree, command: Sequence[str]) -> None:
+    def __init__(self, order: Order, processes: ProcessTree, server: Server) -> None:
         until = time.monotonic() + (order.seconds or math.inf)
         self.order, self.over, self.code = order, "", 0
         self._bounds = Bounds(processes, order.memory_mb, until)
-        self._processes, self._command = processes, command
-        self._cpu_before = processes.cpu_seconds()
+        self._processes, self._server = processes, server
+        self._cpu_before = processes.cpu_seconds(server.pid)
         self._workers: list[int] = []
         self.is_asked_to_save, self.unsendable = False, ""
         self._stopped_since: float | None = None
@@ -61,8 +61,8 @@ class Part:
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor seconds of the workers."""
-        return self._processes.cpu_seconds(*self._workers) - self._cpu_before
+        """Processor seconds of the workers that have ended."""
+        return self._processes.cpu_seconds(self._server.pid) - self._cpu_before
 
     @property
     def memory_mb(self) -> float:
@@ -78,7 +78,7 @@ class Part:
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Start a worker with `variables` added to its environment. Raise OSError on failure."""
-        self._workers.append(spawn(self._command, self.folder, variables))
+        self._workers.append(self._server.start(self.folder, variables))
         self._processes.add(self._workers[-1])
 
     def ask_to_save(self) -> None:
@@ -90,7 +90,7 @@ class Part:
 
     def kill(self) -> None:
         """Kill the workers and their descendants."""
-        self._processes.end()
+        self._processes.end(but=self._server.pid)
         self._workers = []
 
     def has_ended(self) -> bool:

@@ -44,14 +44,14 @@ class ProcessTree:
         """Return whether a child is known to have ended. Its pid may then be reused."""
         return pid in self._statuses
 
-    def end(self) -> None:
-        """Kill all descendants, and wait until they are gone.
+    def end(self, but: int = 0) -> None:
+        """Kill all descendants except `but`, and wait until they are gone.
 
         A process that hangs in a GPU's driver counts as killed after VANISH_SECONDS.
         """
         since: dict[int, float] = {}
         pause = FIRST_LOOK
-        while found := [one for one in children(os.getpid()) if one not in self._stuck]:
+        while found := [one for one in children(os.getpid()) if one not in {but, *self._stuck}]:
             now = time.monotonic()
             since = {child: since.get(child, now) for child in found}
             for child in found:
@@ -69,9 +69,9 @@ class ProcessTree:
         self._reap()
         return children(os.getpid()) == [pid] and not children(pid)
 
-    def cpu_seconds(self, *pids: int) -> float:
-        """Return the processor seconds of all ended descendants and of the children `pids`."""
-        return self._cpu_seconds + sum(map(_cpu_seconds, pids))
+    def cpu_seconds(self, pid: int) -> float:
+        """Return the processor seconds of all ended descendants and of the child `pid`."""
+        return self._cpu_seconds + _cpu_seconds(pid)
 
     def memory_mb(self) -> float:
         """Return the present memory of all descendants in MB. Shared memory counts once."""

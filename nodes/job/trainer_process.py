@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,30 +28,6 @@ _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 
 
-def spawn(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> int:
-    """Start the trainer's command in a new session, and return its pid.
-
-    It runs in the trial's `folder`, with `variables` added to its environment. Its output is added
-    to the files OUT and ERR there.
-    """
-    words = (*_SHELL, str(folder), *command)
-    own = {"TRIALFLEET_TRIAL": str(folder / TRIAL), "PYTHONUNBUFFERED": "1"}
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    streams = [
-        (os.POSIX_SPAWN_OPEN, number, str(folder / name), flags, 0o644)
-        for number, name in ((1, OUT), (2, ERR))
-    ]
-    return os.posix_spawn(
-        words[0],
-        words,
-        {**os.environ, **own, **variables},
-        file_actions=streams,
-        setsigdef=_IGNORED,
-        setsigmask=(),
-        setsid=True,
-    )
-
-
 class Trainer:
     """A process that runs the trainer's command, at first for the trial in `folder`.
 
@@ -66,7 +42,27 @@ class Trainer:
         self.socket.settimeout(0)
         with its:
             its.set_inheritable(True)
-            self.pid = spawn(command, folder, {STAYS: str(its.fileno())})
+            words = (*_SHELL, str(folder), *command)
+            variables = {
+                **os.environ,
+                "TRIALFLEET_TRIAL": str(folder / TRIAL),
+                "PYTHONUNBUFFERED": "1",
+                STAYS: str(its.fileno()),
+            }
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            streams = [
+                (os.POSIX_SPAWN_OPEN, number, str(folder / name), flags, 0o644)
+                for number, name in ((1, OUT), (2, ERR))
+            ]
+            self.pid = os.posix_spawn(
+                words[0],
+                words,
+                variables,
+                file_actions=streams,
+                setsigdef=_IGNORED,
+                setsigmask=(),
+                setsid=True,
+            )
         processes.add(self.pid)
 
     def begin(self, folder: Path) -> bool:

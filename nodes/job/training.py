@@ -164,7 +164,7 @@ class Trials:
         self._processes.end()
 
     def _cpu_seconds(self) -> float:
-        return self._processes.cpu_seconds(*([self._trainer.pid] if self._trainer else ()))
+        return self._processes.cpu_seconds(self._trainer.pid if self._trainer else 0)
 
 
 @dataclass

@@ -133,7 +133,7 @@ class Gang:
             return self.cut(name)
         own.append(time.monotonic())
         which = self.random.choice(["-o", "-n"])  # the oldest process is the agent
-        done = self.lab.machine(name).run(["pkill", "-KILL", which, "-f", "[l]ab_rank.py"])
+        done = self.lab.machine(name).run(["pkill", "-KILL", which, "-f", "[a]gent.pyz"])
         what = "agent" if which == "-o" else "worker"
         return f"killed the {what} on {name}" if done.returncode == 0 else None
 

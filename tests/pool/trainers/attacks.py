@@ -72,7 +72,7 @@ def the_agent() -> int:
         stat = Path(f"/proc/{pid}/stat").read_text()
         pid = int(stat.rpartition(")")[2].split()[1])
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        if AGENT in words:
+        if AGENT in words and "workers" not in words:
             return pid
     raise SystemExit("no agent above this process")
 

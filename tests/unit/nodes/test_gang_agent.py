@@ -25,6 +25,7 @@ from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang.packages import Package
 from trialfleet.nodes.gang.roster import Roster as AgentsRoster
 from trialfleet.nodes.gang.s3_checkpoints import LINKS, find_link, parse_pointer
+from trialfleet.nodes.gang.workers import find_script
 from trialfleet.nodes.job import archive
 from trialfleet.nodes.job.chirp import Chirp, ChirpError
 from trialfleet.nodes.job.chirp_access import Channel
@@ -122,6 +123,18 @@ def test_damaged_files_of_the_keeper_count_as_missing(text: bytes | None) -> Non
     assert find_link(text, "put", "a.tar") is None
 
 
+def test_only_a_script_of_this_very_python_is_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{tmp_path}")
+    other = tmp_path / "python9"
+    other.symlink_to(sys.executable)  # as an environment's
+    assert find_script([sys.executable, "train.py", "-v"]) == ["train.py", "-v"]
+    assert find_script(["python", "train.py"]) == ["train.py"]
+    for words in (["python9", "train.py"], ["python", "-m", "x.py"], ["sh", "x.sh"], ["python"]):
+        assert find_script(words) == []
+
+
 def test_a_process_outside_a_job_gets_no_channel(
     access_point: ChirpServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -137,11 +150,11 @@ TRAIN = """\
 import json, os, time
 from pathlib import Path
 import trial
-t, parent = trial.start(), os.getppid()
+t = trial.start()
 saved = t.restore()
 step = int((saved / "step").read_text()) if saved else 0
 print(f"rank {t.rank} of {t.world}, generation {t.generation}, step {step}", flush=True)
-while os.getppid() == parent and not Path(t.params["gate"]).exists():
+while not Path(t.params["gate"]).exists():
     step += 1
     time.sleep(0.05)
     if t.rank == 0 and t.should_checkpoint():
