@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -72,13 +74,37 @@ def test_no_request_waits_while_a_run_is_read_again_for_another(
 
     monkeypatch.setattr(live, "read", read)
     live.folder.alerts.mkdir()
-    monkeypatch.setattr(live, "_next_check", 0.0)
-    other = threading.Thread(target=live.snapshot)
-    other.start()
-    assert reads.wait(60)
-    assert live.snapshot() is known
-    goes_on.set()
-    other.join()
+    monkeypatch.setattr(live, "_next_check", time.monotonic())
+    with ThreadPoolExecutor() as others:
+        first = others.submit(live.snapshot)
+        assert reads.wait(60)
+        assert live.snapshot() is known
+        goes_on.set()
+        first.result()
+
+
+def test_requests_after_a_quiet_night_wait_for_the_new_state(
+    run: StoredRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = LiveRun(RunFolder(run.run.folder), NodeReader())
+    night, reads, goes_on = live.snapshot(), threading.Event(), threading.Event()
+
+    def read() -> Snapshot:
+        reads.set()
+        assert goes_on.wait(60)
+        return replace(night, number=night.number + 1)
+
+    monkeypatch.setattr(live, "read", read)
+    live.folder.alerts.mkdir()
+    monkeypatch.setattr(live, "_next_check", time.monotonic() - 3600)
+    with ThreadPoolExecutor() as others:
+        both = [others.submit(live.snapshot)]
+        assert reads.wait(60)
+        both.append(others.submit(live.snapshot))
+        time.sleep(0.1)
+        assert not both[1].done()
+        goes_on.set()
+        assert [each.result().number for each in both] == [night.number + 1] * 2
 
 
 def _fail() -> Snapshot:
