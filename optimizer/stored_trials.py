@@ -52,9 +52,8 @@ SELECT trial_id, step, intermediate_value, intermediate_value_type
 FROM trial_intermediate_values JOIN trials USING (trial_id) WHERE {}
 """
 
-Execute = Callable[
-    [str], Iterable[Any]
-]  # runs an SQL statement, and returns the rows of its result
+# A function that runs an SQL statement, and returns the rows of its result.
+Execute = Callable[[str], Iterable[Any]]
 
 
 class Reader:

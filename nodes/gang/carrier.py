@@ -104,7 +104,7 @@ class Carrier:
         return True
 
     def _upload_to_s3(self, name: str, pack_to: Callable[..., None]) -> Pointer | None:
-        """Upload a package to S3. Return None if there is no presigned URL for it, or if S3 fails.
+        """Upload a package to S3. Return None if it has no presigned URL, or if S3 fails.
 
         S3 must know the size in advance, so the package is first written to a file.
         """

@@ -232,10 +232,11 @@ def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
 def read_record(
     path: Path, *keys: str, shape: Any = None, if_missing: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a file's JSON object, which must have `keys`; `if_missing` if there is no file.
+    """Return a file's JSON object, which must have `keys`.
 
-    If `shape` is given, the object must also be of this type. InputError if the file can't be read
-    or is damaged, or if it is missing and `if_missing` is None.
+    If `shape` is given, the object must also be of this type. If the file does not exist, return
+    `if_missing`. InputError if the file can't be read or is damaged, or if it does not exist and
+    `if_missing` is None.
     """
     return checked_record(path, lambda: read_regular(path), keys, shape, if_missing)
 

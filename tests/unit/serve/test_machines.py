@@ -61,23 +61,35 @@ def test_snapshots_of_a_run_have_different_numbers_also_after_an_error(
     assert numbers == sorted(set(numbers)), "pages are cached by this number"
 
 
+def hold_reads(
+    live: LiveRun, monkeypatch: pytest.MonkeyPatch, *, found: Snapshot
+) -> tuple[threading.Event, threading.Event]:
+    """Make the next read of a run that has changed wait, and then return `found`.
+
+    Return an event that is set when the read begins, and one that lets it go on.
+    """
+    begins, goes_on = threading.Event(), threading.Event()
+
+    def read() -> Snapshot:
+        begins.set()
+        assert goes_on.wait(60)
+        return found
+
+    monkeypatch.setattr(live, "read", read)
+    live.folder.alerts.mkdir()
+    return begins, goes_on
+
+
 def test_no_request_waits_while_a_run_is_read_again_for_another(
     run: StoredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = LiveRun(RunFolder(run.run.folder), NodeReader())
-    known, reads, goes_on = live.snapshot(), threading.Event(), threading.Event()
-
-    def read() -> Snapshot:
-        reads.set()
-        assert goes_on.wait(60)
-        return known
-
-    monkeypatch.setattr(live, "read", read)
-    live.folder.alerts.mkdir()
+    known = live.snapshot()
+    begins, goes_on = hold_reads(live, monkeypatch, found=known)
     monkeypatch.setattr(live, "_next_check", time.monotonic())
     with ThreadPoolExecutor() as others:
         first = others.submit(live.snapshot)
-        assert reads.wait(60)
+        assert begins.wait(60)
         assert live.snapshot() is known
         goes_on.set()
         first.result()
@@ -87,24 +99,18 @@ def test_requests_after_a_quiet_night_wait_for_the_new_state(
     run: StoredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = LiveRun(RunFolder(run.run.folder), NodeReader())
-    night, reads, goes_on = live.snapshot(), threading.Event(), threading.Event()
-
-    def read() -> Snapshot:
-        reads.set()
-        assert goes_on.wait(60)
-        return replace(night, number=night.number + 1)
-
-    monkeypatch.setattr(live, "read", read)
-    live.folder.alerts.mkdir()
+    night = live.snapshot()
+    morning = replace(night, number=night.number + 1)
+    begins, goes_on = hold_reads(live, monkeypatch, found=morning)
     monkeypatch.setattr(live, "_next_check", time.monotonic() - 3600)
     with ThreadPoolExecutor() as others:
         both = [others.submit(live.snapshot)]
-        assert reads.wait(60)
+        assert begins.wait(60)
         both.append(others.submit(live.snapshot))
         time.sleep(0.1)
         assert not both[1].done()
         goes_on.set()
-        assert [each.result().number for each in both] == [night.number + 1] * 2
+        assert [each.result() for each in both] == [morning] * 2
 
 
 def _fail() -> Snapshot:
